@@ -22,8 +22,8 @@ from config.clocks.clock import clock
 from config.console.actions import bulk_action
 from config.console.base import ConsoleAdmin
 from config.console.formatting import nano_dollars
-from config.console.forms import ConsoleForm
-from config.console.unfold import SelectWidget, display
+from config.console.forms import RECORD, ConsoleForm, part
+from config.console.unfold import SelectWidget, column, display
 from config.console.uploads import BulkFile, Upload
 from endusers import imports
 from endusers.models import EndUser
@@ -111,20 +111,14 @@ class EndUserAdmin(ConsoleAdmin):
     bulk_file = EndUserFile()
     panels = {"usage": show_usage(subjects.of_end_user)}
     empty_hint = "Add an end user, import a file, or register end users with a management key."
-    add_fieldsets = ((None, {"fields": ("organization", "user")}),)
+    add_fieldsets = (part(None, "organization", "user"),)
     fieldsets = (
-        (None, {"fields": ("organization", "user", "is_active")}),
-        (
-            "Last 30 days",
-            {"fields": (("last_used", "requests", "tokens"), ("spend", "byok_spend"))},
-        ),
-        ("Rate limits", {"fields": ("current_limits",)}),
-        ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
+        part(None, "organization", "user", "is_active"),
+        part("Last 30 days", ("last_used", "requests", "tokens"), ("spend", "byok_spend")),
+        part("Rate limits", "current_limits"),
+        RECORD,
     )
-    readonly_fields = (
-        "id", "created_at", "updated_at", "last_used", "requests", "tokens", "spend", "byok_spend",
-        "current_limits",
-    )  # fmt: skip
+    fixed_fields = ("organization", "user")
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
@@ -159,52 +153,36 @@ class EndUserAdmin(ConsoleAdmin):
     def last_used(self, end_user: Any) -> str:
         return str(end_user.activity[0]["date"]) if end_user.activity else "not in these days"
 
-    @display(description="Requests")
-    def requests(self, end_user: Any) -> str:
-        return f"{_total(end_user, 'requests'):,}"
+    requests = column("Requests", lambda end_user: f"{_total(end_user, 'requests'):,}")
 
     @display(description="Tokens")
     def tokens(self, end_user: Any) -> str:
         return f"{_total(end_user, 'prompt_tokens') + _total(end_user, 'completion_tokens'):,}"
 
-    @display(description="Credits spent")
-    def spend(self, end_user: Any) -> str:
-        return nano_dollars(_total(end_user, "cost_nano"))
-
-    @display(description="BYOK usage")
-    def byok_spend(self, end_user: Any) -> str:
-        return nano_dollars(_total(end_user, "byok_nano"))
+    spend = column("Credits spent", lambda end_user: nano_dollars(_total(end_user, "cost_nano")))
+    byok_spend = column("BYOK usage", lambda end_user: nano_dollars(_total(end_user, "byok_nano")))
 
     @display(description="State", label={"active": "success", "inactive": "warning"})
     def state(self, end_user: EndUser) -> str:
         return "active" if end_user.is_active else "inactive"
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        return (*self.readonly_fields, "organization", "user") if obj else self.readonly_fields
-
     def create(self, request: HttpRequest, obj: Any, form: Any) -> EndUser:
         return EndUser.objects.register(organization_id=obj.organization_id, user=obj.user)
 
-    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        if not change:
-            super().save_model(request, obj, form, change)
-        elif form.cleaned_data["is_active"]:
+    def change(self, request: HttpRequest, obj: Any, form: Any) -> None:
+        if form.cleaned_data["is_active"]:
             obj.activate()
         else:
             obj.deactivate()
 
-    @bulk_action(
-        description="Mark as active", question="Mark these end users active?", permission="change"
-    )
+    @bulk_action("Mark as active", permission="change")
     def activate_selected(self, request: HttpRequest, end_user: EndUser) -> None:
+        """Mark these end users active?"""
         end_user.activate()
 
-    @bulk_action(
-        description="Mark as inactive",
-        question="Mark these end users inactive? Their requests are still served.",
-        permission="change",
-    )
+    @bulk_action("Mark as inactive", permission="change")
     def deactivate_selected(self, request: HttpRequest, end_user: EndUser) -> None:
+        """Mark these end users inactive? Their requests are still served."""
         end_user.deactivate()
 
 

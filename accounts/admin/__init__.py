@@ -10,18 +10,3 @@ from accounts.admin.presets import PresetAdmin
 from accounts.admin.webhooks import DeliveryAdmin, SubscriptionAdmin
 from accounts.admin.workspaces import WorkspaceAdmin
 from accounts.destinations.admin import DestinationAdmin
-
-__all__ = [
-    "ApiKeyAdmin",
-    "ByokCredentialAdmin",
-    "DeliveryAdmin",
-    "DestinationAdmin",
-    "GuardrailAdmin",
-    "MemberAdmin",
-    "OperatorAdmin",
-    "OperatorGroupAdmin",
-    "OrganizationAdmin",
-    "PresetAdmin",
-    "SubscriptionAdmin",
-    "WorkspaceAdmin",
-]

@@ -56,9 +56,9 @@ def nano_of(dollars: Decimal | None) -> int | None:
     return None if dollars is None else int(dollars.scaleb(9))
 
 
-def initial_workspace(organization_id: UUID) -> dict[str, Any]:
+def initial_workspace(tenant_id: UUID) -> dict[str, Any]:
     """Returns the default workspace of an organization, as the initial value of a form."""
-    rows = Workspace.objects.filter(organization_id=organization_id, is_default=True)
+    rows = Workspace.objects.filter(organization_id=tenant_id, is_default=True)
     return {"workspace": rows.values_list("pk", flat=True).first()}
 
 

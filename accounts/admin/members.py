@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.http import HttpRequest
 
 from accounts.admin.forms import may_point_secrets
 from accounts.models import Member, remove_member
-from config.console.actions import Message, transition
+from config.console.actions import deletion
 from config.console.base import ConsoleAdmin
-from config.console.forms import ConsoleForm
+from config.console.forms import RECORD, ConsoleForm, part
 
 
 class MemberForm(ConsoleForm):
@@ -37,37 +37,25 @@ class MemberAdmin(ConsoleAdmin):
     uuid_search_fields = ("id", "organization_id")
     autocomplete_fields = ("organization",)
     fieldsets = (
-        (None, {"fields": ("organization", "email", ("first_name", "last_name"), "role")}),
-        ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
+        part(None, "organization", "email", ("first_name", "last_name"), "role"),
+        RECORD,
     )
-    readonly_fields = ("id", "created_at", "updated_at")
 
+    deletion_stamp = "deleted_at"
+    fixed_fields = ("organization",)
     actions_detail = ("remove",)
 
-    def has_remove_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("accounts.delete_member")
-
-    @transition(
-        description="Delete",
-        question="The member leaves every workspace and gets no mail any more. Reports still name "
+    remove = deletion(
+        "The member leaves every workspace and gets no mail any more. Reports still name "
         "the member. Keys of the member must be revoked before. This cannot be undone.",
+        permission="accounts.delete_member",
         submit="Delete the member",
-        permission="remove",
-        icon="delete",
-        danger=True,
+        delete=remove_member,
     )
-    def remove(self, request: HttpRequest, member: Member, form: Any) -> Message:
-        email = member.email
-        remove_member(member)
-        return messages.SUCCESS, f"{email} is deleted."
-
-    def get_queryset(self, request: HttpRequest) -> Any:
-        return super().get_queryset(request).filter(deleted_at=None)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        if obj is None:
-            return self.readonly_fields
-        fixed = (*self.readonly_fields, "organization")
+        fixed = super().get_readonly_fields(request, obj)
+        if obj is None or may_point_secrets(request) or not obj.subscriptions.exists():
+            return fixed
         # Events are mailed to the address.
-        is_receiver = not may_point_secrets(request) and obj.subscriptions.exists()
-        return (*fixed, "email") if is_receiver else fixed
+        return (*fixed, "email")

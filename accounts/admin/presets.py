@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
-from uuid import UUID
+from typing import Any, Final
 
 from django import forms
 from django.contrib import admin, messages
@@ -14,12 +13,14 @@ from accounts.admin.forms import initial_workspace
 from accounts.models import Preset, PresetVersion
 from config.audit.context import actor_of
 from config.changes.kinds import ChangeKind, FourEyes
-from config.console.actions import Message, transition
+from config.console.actions import Message, deletion, transition
 from config.console.base import ConsoleAdmin, ReadOnlyInline
-from config.console.forms import ConsoleForm
+from config.console.forms import RECORD, ConsoleForm, part
 from config.console.unfold import Dialog, SelectWidget, TabularInline, TextareaWidget
 from inference.faces.presets import read_preset
 from inference.reports.usage.consequences import foresee_preset
+
+_CHANGE: Final = "accounts.change_preset"
 
 _FIELDS_HELP = (
     'The body of a chat completion as JSON, for example {"model": "author/model", "temperature": '
@@ -83,104 +84,66 @@ class PresetAdmin(ConsoleAdmin):
     inlines = (VersionInline,)
     actions_detail = ("add_version", "designate", "change_status", "remove")
     empty_hint = "Add one here, or send a body to /api/v1/presets/SLUG/chat/completions."
-    add_fieldsets = ((None, {"fields": ("workspace", "slug", "body")}),)
+    add_fieldsets = (part(None, "workspace", "slug", "body"),)
     fieldsets = (
-        (
+        part(
             None,
-            {
-                "fields": (
-                    ("slug", "status"), "name", "description", ("organization", "workspace"),
-                    "designated_version",
-                )
-            },
+            ("slug", "status"),
+            "name",
+            "description",
+            ("organization", "workspace"),
+            "designated_version",
         ),
-        ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
-    )  # fmt: skip
-    readonly_fields = (
-        "organization", "status", "designated_version", "id", "created_at", "updated_at",
-    )  # fmt: skip
-
-    def get_queryset(self, request: HttpRequest) -> Any:
-        return super().get_queryset(request).filter(workspace__deleted_at=None)
-
-    def initial_for(self, tenant_id: UUID) -> dict[str, Any]:
-        return initial_workspace(tenant_id)
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        return (*self.readonly_fields, "slug", "workspace") if obj else self.readonly_fields
-
-    def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
-        return self.inlines if obj else ()
+        RECORD,
+    )
+    deletion_stamp = "workspace__deleted_at"
+    fixed_fields = ("slug", "workspace", "status")
+    initial_for = staticmethod(initial_workspace)
 
     def create(self, request: HttpRequest, obj: Any, form: Any) -> Preset:
         return _store(request, obj.workspace, obj.slug, form.cleaned_data["body"])
 
-    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        if not change:
-            super().save_model(request, obj, form, change)
-            return
+    def change(self, request: HttpRequest, obj: Any, form: Any) -> None:
         names = {"name", "description"}.intersection(form.changed_data)
         Preset.objects.get(pk=obj.pk).edit(**{name: form.cleaned_data[name] for name in names})
 
-    def has_edit_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("accounts.change_preset")
-
-    def has_remove_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("accounts.delete_preset")
-
-    @transition(
-        description="New version",
-        question="Stores a version, which applies to the next request.",
-        submit="Store",
-        permission="edit",
-        icon="add",
-        form=VersionDialog,
-    )
+    @transition("New version", submit="Store", permission=_CHANGE, icon="add", form=VersionDialog)
     def add_version(self, request: HttpRequest, preset: Preset, form: Any) -> Message:
+        """Stores a version, which applies to the next request."""
         stored = _store(request, preset.workspace, preset.slug, form.cleaned_data["body"])
         assert stored.designated_version is not None
         return messages.SUCCESS, f"Version {stored.designated_version.version} applies now."
 
     @transition(
-        description="Choose a version",
-        question="Makes a stored version apply to the next request.",
+        "Choose a version",
         submit="Choose",
-        permission="edit",
+        permission=_CHANGE,
         icon="history",
         form=DesignateDialog,
     )
     def designate(self, request: HttpRequest, preset: Preset, form: Any) -> Message:
+        """Makes a stored version apply to the next request."""
         number = form.cleaned_data["version"]
         if preset.designate(number):
             return messages.SUCCESS, f"Version {number} applies now."
         return messages.INFO, f"Version {number} applies already."
 
     @transition(
-        description="Status",
-        question="Requests that name a preset are refused unless it is active.",
-        submit="Set the status",
-        permission="edit",
-        icon="toggle_on",
-        form=StatusDialog,
+        "Status", submit="Set the status", permission=_CHANGE, icon="toggle_on", form=StatusDialog
     )
     def change_status(self, request: HttpRequest, preset: Preset, form: Any) -> Message:
+        """Requests that name a preset are refused unless it is active."""
         status = form.cleaned_data["status"]
         preset.change(status=status)
         return messages.SUCCESS, f"The preset is {status}."
 
-    @transition(
-        description="Delete",
-        question="Deletes the preset with its versions. Requests that name it are refused.",
-        submit="Delete",
-        permission="remove",
-        icon="delete",
-        danger=True,
+    remove = deletion(
+        "Deletes the preset with its versions. Requests that name it are refused.",
+        permission="accounts.delete_preset",
+        done="The preset is deleted.",
         foresee=foresee_preset,
         four_eyes=FourEyes((ChangeKind.DELETIONS,), "accounts.delete_preset"),
     )
-    def remove(self, request: HttpRequest, preset: Preset, form: Any) -> Message:
-        preset.remove()
-        return messages.SUCCESS, "The preset is deleted."
 
 
 def _store(request: HttpRequest, workspace: Any, slug: str, body: str) -> Preset:

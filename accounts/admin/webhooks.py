@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from django import forms
 from django.contrib import admin, messages
-from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.html import format_html
@@ -14,13 +13,16 @@ from django.utils.html import format_html
 from accounts.admin.forms import may_point_secrets
 from accounts.webhooks.models import Delivery, Subscription, choosable_kinds
 from config.apps import event_kinds
-from config.console.actions import Message, bulk_action, report, transition
+from config.console.actions import Message, bulk_action, deletion, report, transition
 from config.console.base import ConsoleAdmin
 from config.console.formatting import render_page
-from config.console.forms import ConsoleForm
-from config.console.unfold import Dialog, SelectWidget, display
+from config.console.forms import ConsoleForm, part
+from config.console.lists.filters import make_filter
+from config.console.unfold import Dialog, SelectWidget, column, display
 from config.credentials import Secret
 from config.events.kinds import EventKind
+
+_CHANGE: Final = "accounts.change_subscription"
 
 _STATUSES = {
     "pending": "info", "delivered": "success", "failed": "danger", "held": "warning",
@@ -111,19 +113,14 @@ class AddressDialog(Dialog):
     )
 
 
-class OwnerFilter(admin.SimpleListFilter):
-    """Filters by whether the operators own the receiver."""
-
-    title = "owner"
-    parameter_name = "owner"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("operators", "operators"), ("organizations", "organizations")]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        if self.value() not in ("operators", "organizations"):
-            return queryset
-        return queryset.filter(organization__isnull=self.value() == "operators")
+OwnerFilter = make_filter(
+    "owner",
+    "owner",
+    {
+        "operators": ("operators", lambda rows: rows.filter(organization=None)),
+        "organizations": ("organizations", lambda rows: rows.exclude(organization=None)),
+    },
+)
 
 
 @admin.register(Subscription)
@@ -140,33 +137,24 @@ class SubscriptionAdmin(ConsoleAdmin):
     actions_detail = ("send_test", "move", "rotate", "enable", "disable", "remove")
     empty_hint = "Add a webhook, a chat or a mail address to send events to."
     add_fieldsets = (
-        (None, {"fields": ("organization", "form", "name")}),
-        (
+        part(None, "organization", "form", "name"),
+        part(
             "Receiver",
-            {
-                "fields": ("url", "member", "email"),
-                "description": "A webhook and a chat need a URL. Mail of an organization goes to "
-                "one of its members; mail to operators needs an address.",
-            },
+            "url",
+            "member",
+            "email",
+            note="A webhook and a chat need a URL. Mail of an organization goes to "
+            "one of its members; mail to operators needs an address.",
         ),
-        ("Events", {"fields": ("kinds",)}),
+        part("Events", "kinds"),
     )
     fieldsets = (
-        (None, {"fields": (("name", "form"), ("organization", "receiver"), "status")}),
-        ("Events", {"fields": ("kinds",)}),
-        ("Deliveries", {"fields": (("failures", "failing_since"), ("retry_at", "mean_ms"), "log")}),
-        (
-            "Record",
-            {
-                "classes": ["collapse"],
-                "fields": ("id", "previous_until", ("created_at", "updated_at")),
-            },
-        ),
+        part(None, ("name", "form"), ("organization", "receiver"), "status"),
+        part("Events", "kinds"),
+        part("Deliveries", ("failures", "failing_since"), ("retry_at", "mean_ms"), "log"),
+        part("Record", "id", "previous_until", ("created_at", "updated_at"), folded=True),
     )
-    readonly_fields = (
-        "receiver", "status", "failures", "failing_since", "retry_at", "mean_ms", "log",
-        "previous_until", "id", "created_at", "updated_at",
-    )  # fmt: skip
+    fixed_fields = ("form", "organization")
 
     def offers_action(self, request: HttpRequest, obj: Subscription, name: str) -> bool:
         offered = {
@@ -178,19 +166,11 @@ class SubscriptionAdmin(ConsoleAdmin):
         }
         return offered.get(name, True)
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        return (*self.readonly_fields, "form", "organization") if obj else self.readonly_fields
-
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         return self.fieldsets if obj else self.add_fieldsets
 
-    @display(description="Name", ordering="name")
-    def shown_name(self, row: Subscription) -> str:
-        return str(row)
-
-    @display(description="Receiver")
-    def receiver(self, row: Subscription) -> str:
-        return row.receiver
+    shown_name = column("Name", lambda row: str(row), ordering="name")
+    receiver = column("Receiver", lambda row: row.receiver)
 
     @display(
         description="Status",
@@ -235,10 +215,7 @@ class SubscriptionAdmin(ConsoleAdmin):
             return super().response_add(request, obj, post_url_continue)
         return self._show_secret(request, obj, secret, title="Webhook created")
 
-    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        if not change:
-            super().save_model(request, obj, form, change)
-            return
+    def change(self, request: HttpRequest, obj: Any, form: Any) -> None:
         names = {"name", "kinds"}.intersection(form.changed_data)
         Subscription.objects.get(pk=obj.pk).edit(
             **{name: form.cleaned_data[name] for name in names}
@@ -263,83 +240,53 @@ class SubscriptionAdmin(ConsoleAdmin):
         """Returns whether the operator may see the new secret, and where the events go."""
         return super().has_add_permission(request) and may_point_secrets(request)
 
-    def has_edit_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("accounts.change_subscription")
-
     def has_point_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return self.has_edit_permission(request) and may_point_secrets(request)
+        may_edit = request.user.has_perm(_CHANGE)
+        return may_edit and may_point_secrets(request)
 
-    def has_remove_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("accounts.delete_subscription")
-
-    @transition(
-        description="Send a test",
-        question="Sends an event of the kind webhook.test. The log shows the result.",
-        submit="Send",
-        permission="edit",
-        icon="send",
-    )
+    @transition("Send a test", submit="Send", permission=_CHANGE, icon="send")
     def send_test(self, request: HttpRequest, row: Subscription, form: Any) -> Message:
+        """Sends an event of the kind webhook.test. The log shows the result."""
         row.send_test()
         return messages.SUCCESS, "The test is on its way. The log of deliveries shows the result."
 
     @transition(
-        description="Change the URL",
-        question="Sends events to another URL, also those that wait. Its secret stays the same.",
-        submit="Change",
-        permission="point",
-        icon="link",
-        form=AddressDialog,
+        "Change the URL", submit="Change", permission="point", icon="link", form=AddressDialog
     )
     def move(self, request: HttpRequest, row: Subscription, form: Any) -> Message:
+        """Sends events to another URL, also those that wait. Its secret stays the same."""
         is_moved = row.edit(url=form.cleaned_data["url"])
         return report(is_moved, "Events go to the new URL.", "Events went to this URL already.")
 
     @transition(
-        description="Rotate the secret",
-        question="Makes a new secret for the signatures of a webhook.",
+        "Rotate the secret",
         submit="Rotate",
-        permission="edit",
+        permission=_CHANGE,
         icon="autorenew",
         form=RotateWebhookDialog,
     )
     def rotate(self, request: HttpRequest, row: Subscription, form: Any) -> Message | HttpResponse:
+        """Makes a new secret for the signatures of a webhook."""
         secret = row.rotate(overlap=int(form.cleaned_data["overlap"]))
         if may_point_secrets(request):
             return self._show_secret(request, row, secret, title="Secret rotated")
         return messages.SUCCESS, _NOT_SHOWN
 
-    @transition(
-        description="Disable",
-        question="Nothing more is sent. Events that wait are sent when you enable it again.",
-        submit="Disable",
-        permission="edit",
-        icon="block",
-    )
+    @transition("Disable", submit="Disable", permission=_CHANGE, icon="block")
     def disable(self, request: HttpRequest, row: Subscription, form: Any) -> Message:
+        """Nothing more is sent. Events that wait are sent when you enable it again."""
         return report(row.disable(), "The subscription is disabled.", "It was disabled already.")
 
-    @transition(
-        description="Enable",
-        question="Sends the events that wait, and all new ones.",
-        submit="Enable",
-        permission="edit",
-        icon="play_arrow",
-    )
+    @transition("Enable", submit="Enable", permission=_CHANGE, icon="play_arrow")
     def enable(self, request: HttpRequest, row: Subscription, form: Any) -> Message:
+        """Sends the events that wait, and all new ones."""
         return report(row.enable(), "The subscription is enabled.", "It was enabled already.")
 
-    @transition(
-        description="Delete",
-        question="Deletes the receiver, its secret and the log of its deliveries.",
-        submit="Delete",
-        permission="remove",
-        icon="delete",
-        danger=True,
+    remove = deletion(
+        "Deletes the receiver, its secret and the log of its deliveries.",
+        permission="accounts.delete_subscription",
+        done="The subscription is deleted.",
     )
-    def remove(self, request: HttpRequest, row: Subscription, form: Any) -> Message:
-        row.remove()
-        return messages.SUCCESS, "The subscription is deleted."
 
 
 @admin.register(Delivery)
@@ -362,60 +309,34 @@ class DeliveryAdmin(ConsoleAdmin):
     actions = ("redeliver_selected",)
     actions_detail = ("redeliver",)
     fieldsets = (
-        (None, {"fields": (("kind", "shown_status"), ("receiver", "organization"), "sentence")}),
-        (
+        part(None, ("kind", "shown_status"), ("receiver", "organization"), "sentence"),
+        part(
             "Last attempt",
-            {
-                "fields": (
-                    ("attempts", "next_attempt_at"),
-                    ("response_status", "duration_ms"),
-                    "error",
-                )
-            },
+            ("attempts", "next_attempt_at"),
+            ("response_status", "duration_ms"),
+            "error",
         ),
-        ("Record", {"fields": ("id", "webhook_id", ("created_at", "delivered_at"))}),
+        part("Record", "id", "webhook_id", ("created_at", "delivered_at")),
     )
-    readonly_fields = ("kind", "receiver", "shown_status", "sentence", "webhook_id")
 
-    def has_edit_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("accounts.change_subscription")
-
-    @display(description="Event")
-    def kind(self, delivery: Delivery) -> str:
-        return delivery.event.kind
-
-    @display(description="Event ID (webhook-id)")
-    def webhook_id(self, delivery: Delivery) -> str:
-        return str(delivery.event_id)
-
-    @display(description="Receiver")
-    def receiver(self, delivery: Delivery) -> str:
-        return delivery.subscription.receiver
+    kind = column("Event", lambda delivery: delivery.event.kind)
+    webhook_id = column("Event ID (webhook-id)", lambda delivery: str(delivery.event_id))
+    receiver = column("Receiver", lambda delivery: delivery.subscription.receiver)
 
     @display(description="Sentence")
     def sentence(self, delivery: Delivery) -> str:
         kind = event_kinds().get(delivery.event.kind)
         return delivery.event.kind if kind is None else kind.sentence(delivery.event.data)
 
-    @display(description="Status", label=_STATUSES)
-    def shown_status(self, delivery: Delivery) -> str:
-        return delivery.status
+    shown_status = column("Status", lambda delivery: delivery.status, label=_STATUSES)
 
-    @transition(
-        description="Send again",
-        question="Sends the event again, with the same webhook-id.",
-        submit="Send again",
-        permission="edit",
-        icon="replay",
-    )
+    @transition("Send again", submit="Send again", permission=_CHANGE, icon="replay")
     def redeliver(self, request: HttpRequest, delivery: Delivery, form: Any) -> Message:
+        """Sends the event again, with the same webhook-id."""
         delivery.redeliver(by_operator=True)
         return messages.SUCCESS, "The event is sent again within seconds."
 
-    @bulk_action(
-        description="Send again",
-        question="Sends these events again, each with its own webhook-id.",
-        permission="edit",
-    )
+    @bulk_action("Send again", permission=_CHANGE)
     def redeliver_selected(self, request: HttpRequest, delivery: Delivery) -> None:
+        """Sends these events again, each with its own webhook-id."""
         delivery.redeliver(by_operator=True)

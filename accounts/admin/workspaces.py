@@ -22,8 +22,8 @@ from config.audit.context import actor_of
 from config.console.actions import Message, transition
 from config.console.base import ConsoleAdmin, ReadOnlyInline
 from config.console.formatting import nano_dollars
-from config.console.forms import ConsoleForm
-from config.console.unfold import Dialog, SelectWidget, TabularInline, display
+from config.console.forms import RECORD, ConsoleForm, part
+from config.console.unfold import Dialog, SelectWidget, TabularInline, column, display
 from inference.admin import texts
 from inference.reports.usage import subjects
 from inference.reports.usage.panel import show_usage
@@ -37,9 +37,7 @@ class BudgetInline(ReadOnlyInline, TabularInline):
     readonly_fields = ("limit", "updated_at")
     ordering = ("interval",)
 
-    @display(description="Limit")
-    def limit(self, budget: WorkspaceBudget) -> str:
-        return nano_dollars(budget.limit_nano)
+    limit = column("Limit", lambda budget: nano_dollars(budget.limit_nano))
 
 
 class BudgetDialog(Dialog):
@@ -90,29 +88,22 @@ class WorkspaceAdmin(ConsoleAdmin):
     uuid_search_fields = ("id", "organization_id")
     autocomplete_fields = ("organization",)
     prepopulated_fields = {"slug": ("name",)}
-    add_fieldsets = ((None, {"fields": ("organization", "name", "slug")}),)
+    add_fieldsets = (part(None, "organization", "name", "slug"),)
     fieldsets = (
-        (None, {"fields": ("organization", "name", "slug", "is_default")}),
-        ("Private models", {"fields": ("fallback",)}),
-        ("Kept answers", {"fields": ("is_answer_storage_enabled", "is_response_caching_enabled")}),
-        ("Broadcast", {"fields": ("is_observability_broadcast_enabled", "destinations")}),
-        (
+        part(None, "organization", "name", "slug", "is_default"),
+        part("Private models", "fallback"),
+        part("Kept answers", "is_answer_storage_enabled", "is_response_caching_enabled"),
+        part("Broadcast", "is_observability_broadcast_enabled", "destinations"),
+        part(
             "Input/output logging",
-            {
-                "fields": (
-                    "is_observability_io_logging_enabled",
-                    ("io_logging_sampling_rate", "io_logging_retention_days"),
-                    "logged_keys",
-                )
-            },
+            "is_observability_io_logging_enabled",
+            ("io_logging_sampling_rate", "io_logging_retention_days"),
+            "logged_keys",
         ),
-        ("Rate limits", {"fields": ("current_limits",)}),
-        ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
+        part("Rate limits", "current_limits"),
+        RECORD,
     )
-    readonly_fields = (
-        "id", "is_default", "destinations", "logged_keys", "current_limits", "created_at",
-        "updated_at",
-    )  # fmt: skip
+    fixed_fields = ("organization", "is_default")
 
     @display(description="Keys that are logged")
     def logged_keys(self, workspace: Workspace) -> str:
@@ -127,17 +118,11 @@ class WorkspaceAdmin(ConsoleAdmin):
         rows = super().get_queryset(request).filter(deleted_at=None)
         return rows.select_related("organization")
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        return (*self.readonly_fields, "organization") if obj else self.readonly_fields
-
     @display(description="Destinations")
     def destinations(self, workspace: Workspace) -> str:
         rows = workspace.destinations.order_by("created_at", "id")
         names = [f"{row} ({row.host})" if row.is_enabled else f"{row} (off)" for row in rows]
         return ", ".join(names) or "none"
-
-    def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
-        return self.inlines if obj else ()
 
     def create(self, request: HttpRequest, obj: Any, form: Any) -> Workspace:
         workspace: Workspace = Workspace.objects.create_workspace(
@@ -148,23 +133,21 @@ class WorkspaceAdmin(ConsoleAdmin):
         )
         return workspace
 
-    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        if not change:
-            super().save_model(request, obj, form, change)
-            return
+    def change(self, request: HttpRequest, obj: Any, form: Any) -> None:
         stored = Workspace.objects.get(pk=obj.pk)
         stored.edit(**{name: form.cleaned_data[name] for name in form.changed_data})
 
     @transition(
-        description="Budget",
-        question="Limits the spending of the whole workspace in an interval. It must be less "
-        "than the budget of every longer interval.",
+        "Budget",
         submit="Set the budget",
         permission="accounts.change_workspace",
         icon="savings",
         form=BudgetDialog,
     )
     def budget(self, request: HttpRequest, workspace: Workspace, form: Any) -> Message:
+        """Limits the spending of the whole workspace in an interval. It must be less than the
+        budget of every longer interval.
+        """
         interval = BudgetInterval(form.cleaned_data["interval"])
         nano = nano_of(form.cleaned_data["limit"])
         if nano is None:

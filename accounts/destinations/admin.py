@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from typing import Any, Final
-from uuid import UUID
 
 from django import forms
 from django.conf import settings
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.http import HttpRequest
 
 from accounts.admin.forms import initial_workspace
-from accounts.admin.keys.pickers import SubjectPickers, make_keys_field, point_pickers
+from accounts.admin.pickers import SubjectPickers, make_keys_field, point_pickers
 from accounts.destinations.models import BroadcastDestination, DestinationNotFound
 from accounts.destinations.receivers import (
     MASK,
@@ -24,9 +23,9 @@ from accounts.destinations.receivers import (
 from accounts.destinations.rules import InvalidRules, check_rules
 from accounts.models import ApiKey, Region
 from config.changes.kinds import ChangeKind, FourEyes
-from config.console.actions import Message, transition
-from config.console.forms import ConsoleForm, EmptyJsonField
-from config.console.unfold import SelectWidget, TextareaWidget, display
+from config.console.actions import deletion
+from config.console.forms import RECORD, ConsoleForm, EmptyJsonField, part
+from config.console.unfold import SelectWidget, TextareaWidget, column, display
 from config.secrets import DecryptionFailed
 
 _DELIVERY = ("status", "sent", "skipped", "served_until", "mean_ms", "last_error")
@@ -159,32 +158,23 @@ class DestinationAdmin(SubjectPickers):
     actions_detail = ("remove",)
     empty_hint = "A destination is sent the metadata of a workspace's generations, never texts."
     add_fieldsets = (
-        (None, {"fields": ("workspace", "name", "kind", "is_enabled")}),
-        ("Receiver", {"fields": _RECEIVER}),
-        ("Content", {"fields": _CONTENT}),
-        ("Selection", {"fields": _SELECTION, "description": _KEYS_LATER}),
+        part(None, "workspace", "name", "kind", "is_enabled"),
+        part("Receiver", *_RECEIVER),
+        part("Content", *_CONTENT),
+        part("Selection", *_SELECTION, note=_KEYS_LATER),
     )
     fieldsets = (
-        (None, {"fields": (("name", "kind"), ("organization", "workspace"), "is_enabled")}),
-        ("Delivery", {"fields": _DELIVERY}),
-        ("Receiver", {"fields": _RECEIVER}),
-        ("Content", {"fields": _CONTENT}),
-        ("Selection", {"fields": (*_SELECTION, "api_key_hashes")}),
-        ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
+        part(None, ("name", "kind"), ("organization", "workspace"), "is_enabled"),
+        part("Delivery", *_DELIVERY),
+        part("Receiver", *_RECEIVER),
+        part("Content", *_CONTENT),
+        part("Selection", *_SELECTION, "api_key_hashes"),
+        RECORD,
     )
-    readonly_fields = (
-        "organization", *_DELIVERY, "id", "created_at", "updated_at",
-    )  # fmt: skip
-
-    def get_queryset(self, request: HttpRequest) -> Any:
-        return super().get_queryset(request).filter(workspace__deleted_at=None)
-
-    def initial_for(self, tenant_id: UUID) -> dict[str, Any]:
-        return initial_workspace(tenant_id)
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        # The ciphertext is bound to the workspace, and the members of a configuration to the type.
-        return (*self.readonly_fields, "workspace", "kind") if obj else self.readonly_fields
+    # The ciphertext is bound to the workspace, and the members of a configuration to the type.
+    deletion_stamp = "workspace__deleted_at"
+    fixed_fields = ("workspace", "kind")
+    initial_for = staticmethod(initial_workspace)
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Shows the names of the headers to operators who may not change them."""
@@ -204,10 +194,7 @@ class DestinationAdmin(SubjectPickers):
         )
         return destination
 
-    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        if not change:
-            super().save_model(request, obj, form, change)
-            return
+    def change(self, request: HttpRequest, obj: Any, form: Any) -> None:
         given = form.cleaned_data
         stored = BroadcastDestination.objects.select_related("progress").get(pk=obj.pk)
         names = [name for name in form.changed_data if name in _EDITED]
@@ -221,34 +208,14 @@ class DestinationAdmin(SubjectPickers):
     def sent(self, destination: BroadcastDestination) -> str:
         return f"{destination.progress.sent:,}"
 
-    @display(description="Given up")
-    def skipped(self, destination: BroadcastDestination) -> str:
-        return f"{destination.progress.skipped:,}"
+    skipped = column("Given up", lambda destination: f"{destination.progress.skipped:,}")
+    served_until = column("Served until", lambda destination: destination.progress.cursor_at)
+    mean_ms = column("Mean duration", lambda destination: f"{destination.progress.mean_ms:,} ms")
+    last_error = column("Last error", lambda destination: destination.progress.last_error or "none")
 
-    @display(description="Served until")
-    def served_until(self, destination: BroadcastDestination) -> Any:
-        return destination.progress.cursor_at
-
-    @display(description="Mean duration")
-    def mean_ms(self, destination: BroadcastDestination) -> str:
-        return f"{destination.progress.mean_ms:,} ms"
-
-    @display(description="Last error")
-    def last_error(self, destination: BroadcastDestination) -> str:
-        return destination.progress.last_error or "none"
-
-    def has_remove_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("accounts.delete_broadcastdestination")
-
-    @transition(
-        description="Delete",
-        question="The headers are erased and nothing more is sent. This cannot be undone.",
+    remove = deletion(
+        "The headers are erased and nothing more is sent. This cannot be undone.",
+        permission="accounts.delete_broadcastdestination",
         submit="Delete the destination",
-        permission="remove",
-        icon="delete",
-        danger=True,
         four_eyes=FourEyes((ChangeKind.DELETIONS,), "accounts.delete_broadcastdestination"),
     )
-    def remove(self, request: HttpRequest, destination: BroadcastDestination, form: Any) -> Message:
-        destination.remove()
-        return messages.SUCCESS, f"{destination} is deleted."

@@ -4,13 +4,3 @@ from billing.admin.chains import ChainStateAdmin
 from billing.admin.excesses import ExcessAdmin
 from billing.admin.ledger import AccountAdmin, GrantRequestAdmin, TransferAdmin
 from billing.admin.top_ups import DepositAdmin, TopUpAdmin
-
-__all__ = [
-    "AccountAdmin",
-    "ChainStateAdmin",
-    "DepositAdmin",
-    "ExcessAdmin",
-    "GrantRequestAdmin",
-    "TopUpAdmin",
-    "TransferAdmin",
-]

@@ -20,7 +20,8 @@ from config.audit.context import actor_of
 from config.console.actions import Message, transition
 from config.console.base import ConsoleAdmin
 from config.console.formatting import label_renderer
-from config.console.unfold import Dialog, TextWidget, display
+from config.console.forms import part
+from config.console.unfold import Dialog, TextWidget, column, display
 
 _CHAIN_STATES: Final = {
     "reading": "success", "starting": "info", "failing": "warning", "halted": "danger",
@@ -59,30 +60,19 @@ class ChainStateAdmin(ConsoleAdmin):
     sortable_by = ()
     actions_detail = ("resume", "read_again")
     fieldsets = (
-        (None, {"fields": (("chain", "state"), ("number", "latest_number"), "hash_of_block")}),
-        ("Accepted payments", {"fields": ("token", "recipient", "former", "confirmations")}),
-        (
+        part(None, ("chain", "state"), ("number", "latest_number"), "hash_of_block"),
+        part("Accepted payments", "token", "recipient", "former", "confirmations"),
+        part(
             "Reading",
-            {
-                "fields": (
-                    ("scanned_at", "waiting"),
-                    ("failures", "failure", "retry_at"),
-                    ("halted_at", "halt_reason"),
-                    ("resumed_at", "resumed_by"),
-                )
-            },
+            ("scanned_at", "waiting"),
+            ("failures", "failure", "retry_at"),
+            ("halted_at", "halt_reason"),
+            ("resumed_at", "resumed_by"),
         ),
     )
-    readonly_fields = (
-        "chain", "state", "number", "latest_number", "hash_of_block", "token", "recipient",
-        "former", "confirmations", "scanned_at", "waiting", "failures", "failure", "retry_at",
-        "halted_at", "halt_reason", "resumed_at", "resumed_by",
-    )  # fmt: skip
     readonly_preprocess_fields = {"state": label_renderer(_CHAIN_STATES)}
 
-    @display(description="Chain", ordering="chain_id")
-    def chain(self, state: ChainState) -> str:
-        return f"{state} ({state.chain_id})"
+    chain = column("Chain", lambda state: f"{state} ({state.chain_id})", ordering="chain_id")
 
     @display(description="State", label=_CHAIN_STATES)
     def state(self, state: ChainState) -> str:
@@ -96,9 +86,7 @@ class ChainStateAdmin(ConsoleAdmin):
             return "failing"
         return "starting" if state.cursor is None else "reading"
 
-    @display(description="Block hash")
-    def hash_of_block(self, state: ChainState) -> str:
-        return breakable(state.block_hash or "")
+    hash_of_block = column("Block hash", lambda state: breakable(state.block_hash or ""))
 
     @display(description="Deposits under review")
     def waiting(self, state: ChainState) -> str:
@@ -130,33 +118,31 @@ class ChainStateAdmin(ConsoleAdmin):
         chain = settings.CHAINS.get(state.chain_id)
         return "" if chain is None else str(chain.confirmations)
 
-    def has_resume_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
-        return request.user.has_perm("billing.change_chainstate")
-
     def offers_action(self, request: HttpRequest, obj: ChainState, name: str) -> bool:
         return obj.number is not None and (name == "resume") == (obj.halted_at is not None)
 
     @transition(
-        description="Resume",
-        question="First check the payments that were credited from the replaced blocks.",
+        "Resume",
         submit="Resume",
-        permission="resume",
+        permission="billing.change_chainstate",
         icon="play_arrow",
         form=BlockDialog,
     )
     def resume(self, request: HttpRequest, state: ChainState, form: Any) -> Message:
+        """First check the payments that were credited from the replaced blocks."""
         return self._restart(request, state, form, state.resume)
 
     @transition(
-        description="Read again",
-        question="Use this for a payment that is on the chain but was not read, because a node "
-        "left it out of its answer.",
+        "Read again",
         submit="Read again",
-        permission="resume",
+        permission="billing.change_chainstate",
         icon="replay",
         form=BlockDialog,
     )
     def read_again(self, request: HttpRequest, state: ChainState, form: Any) -> Message:
+        """Use this for a payment that is on the chain but was not read, because a node left it out
+        of its answer.
+        """
         return self._restart(request, state, form, state.read_again)
 
     def _restart(

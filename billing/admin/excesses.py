@@ -18,8 +18,11 @@ from config.audit.context import actor_of
 from config.console.actions import Message, bulk_action, transition
 from config.console.base import ConsoleAdmin
 from config.console.formatting import label_renderer, nano_dollars
-from config.console.forms import NoteField
-from config.console.unfold import Dialog, display
+from config.console.forms import RECORD, NoteField, part
+from config.console.lists.filters import make_filter
+from config.console.unfold import Dialog, column, display
+
+_DECIDE: Final = "billing.change_excess"
 
 _STATES: Final = {"under review": "warning", "charged": "success", "written off": "info"}
 
@@ -55,32 +58,16 @@ class ExcessAdmin(ConsoleAdmin):
     actions = ("charge_selected", "write_off_selected")
     actions_detail = ("charge", "write_off")
     fieldsets = (
-        (None, {"fields": (("state", "organization"), ("amount", "upstream"), "generation")}),
-        (
-            "Claim",
-            {"fields": (("claimed", "allowed"), ("provider_name", "model"), "endpoint")},
-        ),
-        ("Decision", {"fields": (("decided_by", "decided_at"), "note")}),
-        ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
+        part(None, ("state", "organization"), ("amount", "upstream"), "generation"),
+        part("Claim", ("claimed", "allowed"), ("provider_name", "model"), "endpoint"),
+        part("Decision", ("decided_by", "decided_at"), "note"),
+        RECORD,
     )
-    readonly_fields = (
-        "state", "amount", "upstream", "organization", "generation", "claimed", "allowed",
-        "provider_name", "model", "endpoint", "decided_by", "decided_at", "note", "id",
-        "created_at", "updated_at",
-    )  # fmt: skip
     readonly_preprocess_fields = {"state": label_renderer(_STATES)}
 
-    @display(description="Status", label=_STATES)
-    def state(self, excess: Excess) -> str:
-        return str(Excess.Status(excess.status).label)
-
-    @display(description="Excess")
-    def amount(self, excess: Excess) -> str:
-        return nano_dollars(excess.amount_nano)
-
-    @display(description="At the upstream's price")
-    def upstream(self, excess: Excess) -> str:
-        return nano_dollars(excess.upstream_nano)
+    state = column("Status", lambda excess: str(Excess.Status(excess.status).label), label=_STATES)
+    amount = column("Excess", lambda excess: nano_dollars(excess.amount_nano))
+    upstream = column("At the upstream's price", lambda excess: nano_dollars(excess.upstream_nano))
 
     @display(description="Claimed tokens")
     def claimed(self, excess: Excess) -> str:
@@ -103,54 +90,43 @@ class ExcessAdmin(ConsoleAdmin):
             _url_of(excess.endpoint_id),
         )
 
-    def has_decide_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
-        return request.user.has_perm("billing.change_excess")
-
     def offers_action(self, request: HttpRequest, obj: Excess, name: str) -> bool:
         return obj.status == Excess.Status.UNDER_REVIEW
 
     @transition(
-        description="Charge",
-        question="The organization pays the whole excess from its available credits. It is refused "
-        "if they do not suffice.",
-        submit="Charge the excess",
-        permission="decide",
-        icon="payments",
-        form=ReviewDialog,
+        "Charge", submit="Charge the excess", permission=_DECIDE, icon="payments", form=ReviewDialog
     )
     def charge(self, request: HttpRequest, excess: Excess, form: Any) -> Message:
+        """The organization pays the whole excess from its available credits. It is refused if they
+        do not suffice.
+        """
         reviews.charge(excess, by=actor_of(request), note=form.cleaned_data["note"])
         amount = nano_dollars(excess.amount_nano)
         return messages.SUCCESS, f"{amount} charged to {excess.organization}."
 
     @transition(
-        description="Write off",
-        question="The organization pays nothing for the excess. This cannot be undone.",
+        "Write off",
         submit="Write the excess off",
-        permission="decide",
+        permission=_DECIDE,
         icon="block",
         danger=True,
         form=ReviewDialog,
     )
     def write_off(self, request: HttpRequest, excess: Excess, form: Any) -> Message:
+        """The organization pays nothing for the excess. This cannot be undone."""
         reviews.write_off(excess, by=actor_of(request), note=form.cleaned_data["note"])
         return messages.SUCCESS, f"{nano_dollars(excess.amount_nano)} written off."
 
-    @bulk_action(
-        description="Charge the selected excesses",
-        question="Each organization pays its whole excess from its available credits. An excess "
-        "that they do not cover is refused.",
-        permission="decide",
-    )
+    @bulk_action("Charge the selected excesses", permission=_DECIDE)
     def charge_selected(self, request: HttpRequest, excess: Excess) -> None:
+        """Each organization pays its whole excess from its available credits. An excess that they
+        do not cover is refused.
+        """
         reviews.charge(excess, by=actor_of(request))
 
-    @bulk_action(
-        description="Write off the selected excesses",
-        question="Their organizations pay nothing for them. This cannot be undone.",
-        permission="decide",
-    )
+    @bulk_action("Write off the selected excesses", permission=_DECIDE)
     def write_off_selected(self, request: HttpRequest, excess: Excess) -> None:
+        """Their organizations pay nothing for them. This cannot be undone."""
         reviews.write_off(excess, by=actor_of(request))
 
 
@@ -158,19 +134,12 @@ def _url_of(endpoint_id: UUID) -> str:
     return f"{reverse('admin:billing_excess_changelist')}?endpoint_id__exact={endpoint_id}"
 
 
-class UnderReviewFilter(admin.SimpleListFilter):
-    """Finds the endpoints with claims that wait for an operator."""
+def _has_reviews(rows: QuerySet[Any]) -> QuerySet[Any]:
+    """Narrows endpoints to those with claims that wait for an operator."""
+    return rows.filter(pk__in=Excess.objects.under_review().values("endpoint_id"))
 
-    title = "claims under review"
-    parameter_name = "reviews"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("yes", "Some")]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        if self.value() != "yes":
-            return queryset
-        return queryset.filter(pk__in=Excess.objects.under_review().values("endpoint_id"))
+UnderReviewFilter = make_filter("claims under review", "reviews", {"yes": ("Some", _has_reviews)})
 
 
 def count_reviews(rows: Iterable[Any]) -> None:

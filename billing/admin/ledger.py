@@ -14,7 +14,8 @@ from config.audit.context import actor_of
 from config.console.actions import Message, transition
 from config.console.base import ConsoleAdmin, StatusFilter
 from config.console.formatting import label_renderer, nano_dollars
-from config.console.unfold import display
+from config.console.forms import part
+from config.console.unfold import column, display
 from inference.models import Journal
 
 _TRANSFERS: Final = {"pending": "info", "posted": "success", "voided": "warning"}
@@ -35,33 +36,20 @@ class AccountAdmin(ConsoleAdmin):
     ordering = ("id",)
     sortable_by = ()
     fieldsets = (
-        (None, {"fields": (("organization", "kind"), ("balance", "available", "held"))}),
-        ("Posted", {"fields": (("debits", "credits"),)}),
+        part(None, ("organization", "kind"), ("balance", "available", "held")),
+        part("Posted", ("debits", "credits")),
     )
-    readonly_fields = (
-        "organization", "kind", "balance", "available", "held", "debits", "credits",
-    )  # fmt: skip
 
-    @display(description="Balance")
-    def balance(self, account: Account) -> str:
-        return nano_dollars(account.balance)
+    balance = column("Balance", lambda account: nano_dollars(account.balance))
 
     @display(description="Available")
     def available(self, account: Account) -> str:
         is_credits = account.kind == Account.Kind.CREDITS
         return nano_dollars(account.available) if is_credits else ""
 
-    @display(description="Held")
-    def held(self, account: Account) -> str:
-        return nano_dollars(account.pending_debits)
-
-    @display(description="Debits")
-    def debits(self, account: Account) -> str:
-        return nano_dollars(account.posted_debits)
-
-    @display(description="Credits")
-    def credits(self, account: Account) -> str:
-        return nano_dollars(account.posted_credits)
+    held = column("Held", lambda account: nano_dollars(account.pending_debits))
+    debits = column("Debits", lambda account: nano_dollars(account.posted_debits))
+    credits = column("Credits", lambda account: nano_dollars(account.posted_credits))
 
 
 class TransferStatusFilter(StatusFilter):
@@ -94,23 +82,14 @@ class TransferAdmin(ConsoleAdmin):
     ordering = ("-id",)
     sortable_by = ()
     fieldsets = (
-        (None, {"fields": (("id", "kind", "state"), ("amount", "posted"), "organization")}),
-        ("Accounts", {"fields": (("debit", "credit"),)}),
-        ("Reason", {"fields": (("reference", "actor"), "note", ("created_at", "ended_at"))}),
+        part(None, ("id", "kind", "state"), ("amount", "posted"), "organization"),
+        part("Accounts", ("debit", "credit")),
+        part("Reason", ("reference", "actor"), "note", ("created_at", "ended_at")),
     )
-    readonly_fields = (
-        "id", "kind", "state", "amount", "posted", "organization", "debit", "credit", "reference",
-        "actor", "note", "created_at", "ended_at",
-    )  # fmt: skip
     readonly_preprocess_fields = {"state": label_renderer(_TRANSFERS)}
 
-    @display(description="Status", label=_TRANSFERS)
-    def state(self, transfer: Transfer) -> str:
-        return str(transfer.status)
-
-    @display(description="Amount")
-    def amount(self, transfer: Transfer) -> str:
-        return nano_dollars(transfer.amount_nano)
+    state = column("Status", lambda transfer: str(transfer.status), label=_TRANSFERS)
+    amount = column("Amount", lambda transfer: nano_dollars(transfer.amount_nano))
 
     @display(description="Posted")
     def posted(self, transfer: Transfer) -> str:
@@ -136,23 +115,14 @@ class GrantRequestAdmin(ConsoleAdmin):
     sortable_by = ()
     actions_detail = ("approve", "decline")
     fieldsets = (
-        (None, {"fields": (("state", "amount"), "organization", "note")}),
-        ("Operators", {"fields": (("requested_by", "created_at"), ("decided_by", "decided_at"))}),
-        ("Record", {"classes": ["collapse"], "fields": ("id",)}),
+        part(None, ("state", "amount"), "organization", "note"),
+        part("Operators", ("requested_by", "created_at"), ("decided_by", "decided_at")),
+        part("Record", "id", folded=True),
     )
-    readonly_fields = (
-        "state", "amount", "organization", "note", "requested_by", "created_at", "decided_by",
-        "decided_at", "id",
-    )  # fmt: skip
     readonly_preprocess_fields = {"state": label_renderer(_GRANTS)}
 
-    @display(description="Status", label=_GRANTS)
-    def state(self, grant_request: GrantRequest) -> str:
-        return str(grant_request.status)
-
-    @display(description="Amount")
-    def amount(self, grant_request: GrantRequest) -> str:
-        return nano_dollars(grant_request.amount_nano)
+    state = column("Status", lambda grant_request: str(grant_request.status), label=_GRANTS)
+    amount = column("Amount", lambda grant_request: nano_dollars(grant_request.amount_nano))
 
     def has_decide_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         return request.user.has_perm(GrantRequest.DECIDE_PERMISSION)
@@ -160,26 +130,17 @@ class GrantRequestAdmin(ConsoleAdmin):
     def offers_action(self, request: HttpRequest, obj: GrantRequest, name: str) -> bool:
         return obj.status == GrantRequest.Status.REQUESTED
 
-    @transition(
-        description="Approve",
-        question="The organization can spend the credits at once. This cannot be undone.",
-        submit="Grant the credits",
-        permission="decide",
-        icon="add_card",
-    )
+    @transition("Approve", submit="Grant the credits", permission="decide", icon="add_card")
     def approve(self, request: HttpRequest, grant_request: GrantRequest, form: Any) -> Message:
+        """The organization can spend the credits at once. This cannot be undone."""
         grants.approve(grant_request, by=actor_of(request))
         amount = nano_dollars(grant_request.amount_nano)
         return messages.SUCCESS, f"{amount} granted to {grant_request.organization}."
 
     @transition(
-        description="Decline",
-        question="Nothing is granted. This cannot be undone, but the grant can be requested again.",
-        submit="Decline the grant",
-        permission="decide",
-        icon="block",
-        danger=True,
+        "Decline", submit="Decline the grant", permission="decide", icon="block", danger=True
     )
     def decline(self, request: HttpRequest, grant_request: GrantRequest, form: Any) -> Message:
+        """Nothing is granted. This cannot be undone, but the grant can be requested again."""
         grant_request.decline(by=actor_of(request))
         return messages.SUCCESS, "The grant is declined."

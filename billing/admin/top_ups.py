@@ -20,8 +20,8 @@ from config.clocks.writing import write_time
 from config.console.actions import Message, transition
 from config.console.base import ConsoleAdmin, ReadOnlyInline
 from config.console.formatting import label_renderer, nano_dollars
-from config.console.forms import NoteField
-from config.console.unfold import Dialog, TabularInline, TextWidget, display
+from config.console.forms import NoteField, part
+from config.console.unfold import Dialog, TabularInline, TextWidget, column, display
 
 _STATES: Final = {
     "open": "info", "seen": "info", "confirmed": "success", "expired": "warning",
@@ -36,41 +36,23 @@ _FINDINGS: Final = {
 class PaymentMixin:
     """Formats the columns that a top-up and a deposit share."""
 
-    @display(description="Amount")
-    def amount(self, row: TopUp | Deposit) -> str:
-        return row.amount_text
+    amount = column("Amount", lambda row: row.amount_text)
 
     @display(description="Chain", ordering="chain_id")
     def chain(self, row: TopUp | Deposit) -> str:
         return f"{chain_name(row.chain_id)} ({row.chain_id})"
 
-    @display(description="Value")
-    def value(self, row: TopUp | Deposit) -> str:
-        return nano_dollars(row.amount_nano)
-
-    @display(description="From")
-    def paid_from(self, row: TopUp | Deposit) -> str:
-        return link_to_explorer(row.chain_id, "address", row.sender)
-
-    @display(description="To")
-    def paid_to(self, row: TopUp | Deposit) -> str:
-        return link_to_explorer(row.chain_id, "address", row.recipient)
-
-    @display(description="Token")
-    def paid_in(self, row: TopUp | Deposit) -> str:
-        return link_to_explorer(row.chain_id, "token", row.token)
+    value = column("Value", lambda row: nano_dollars(row.amount_nano))
+    paid_from = column("From", lambda row: link_to_explorer(row.chain_id, "address", row.sender))
+    paid_to = column("To", lambda row: link_to_explorer(row.chain_id, "address", row.recipient))
+    paid_in = column("Token", lambda row: link_to_explorer(row.chain_id, "token", row.token))
 
     @display(description="Transaction")
     def transaction(self, row: TopUp | Deposit) -> str:
         return link_to_explorer(row.chain_id, "tx", row.tx_hash)
 
-    @display(description="From")
-    def short_sender(self, row: TopUp | Deposit) -> str:
-        return abbreviate(row.sender)
-
-    @display(description="Transaction")
-    def short_transaction(self, row: TopUp | Deposit) -> str:
-        return abbreviate(row.tx_hash)
+    short_sender = column("From", lambda row: abbreviate(row.sender))
+    short_transaction = column("Transaction", lambda row: abbreviate(row.tx_hash))
 
     @display(description="Block")
     def block(self, row: TopUp | Deposit) -> str:
@@ -90,9 +72,7 @@ class DepositInline(PaymentMixin, ReadOnlyInline, TabularInline):
     readonly_fields = fields
     show_change_link = True
 
-    @display(description="Status")
-    def state(self, deposit: Deposit) -> str:
-        return str(deposit.status)
+    state = column("Status", lambda deposit: str(deposit.status))
 
 
 @admin.register(TopUp)
@@ -112,43 +92,27 @@ class TopUpAdmin(PaymentMixin, ConsoleAdmin):
     sortable_by = ()
     inlines = (DepositInline,)
     fieldsets = (
-        (None, {"fields": (("state", "amount", "value"), "organization")}),
-        ("Payment", {"fields": ("paid_from", "paid_to", "paid_in", ("chain", "units"))}),
-        (
+        part(None, ("state", "amount", "value"), "organization"),
+        part("Payment", "paid_from", "paid_to", "paid_in", ("chain", "units")),
+        part(
             "Progress",
-            {
-                "fields": (
-                    "transaction",
-                    ("block", "blocks"),
-                    ("expires_at", "payable_until", "confirmed_at"),
-                )
-            },
+            "transaction",
+            ("block", "blocks"),
+            ("expires_at", "payable_until", "confirmed_at"),
         ),
-        (
+        part(
             "Record",
-            {
-                "classes": ["collapse"],
-                "fields": (
-                    ("created_at", "updated_at"), "id", ("requested_by", "idempotency_key"),
-                    "is_reserved",
-                ),
-            },
+            ("created_at", "updated_at"),
+            "id",
+            ("requested_by", "idempotency_key"),
+            "is_reserved",
+            folded=True,
         ),
-    )  # fmt: skip
-    readonly_fields = (
-        "state", "amount", "value", "chain", "paid_in", "paid_from", "paid_to", "transaction",
-        "block", "blocks", "units", "expires_at", "payable_until", "confirmed_at", "created_at",
-        "updated_at", "id", "requested_by", "idempotency_key", "is_reserved", "organization",
-    )  # fmt: skip
+    )
     readonly_preprocess_fields = {"state": label_renderer(_STATES)}
 
-    @display(description="Status", label=_STATES)
-    def state(self, top_up: TopUp) -> str:
-        return str(top_up.status)
-
-    @display(description="Confirmations")
-    def blocks(self, top_up: TopUp) -> str:
-        return str(top_up.confirmations)
+    state = column("Status", lambda top_up: str(top_up.status), label=_STATES)
+    blocks = column("Confirmations", lambda top_up: str(top_up.confirmations))
 
 
 class CreditDialog(Dialog):
@@ -223,73 +187,41 @@ class DepositAdmin(PaymentMixin, ConsoleAdmin):
     sortable_by = ()
     actions_detail = ("credit", "dismiss")
     fieldsets = (
-        (
-            None,
-            {
-                "fields": (
-                    ("state", "finding_label"),
-                    ("amount", "value"),
-                    ("organization", "top_up"),
-                )
-            },
-        ),
-        (
+        part(None, ("state", "finding_label"), ("amount", "value"), ("organization", "top_up")),
+        part(
             "Transaction",
-            {
-                "fields": (
-                    "transaction",
-                    ("block", "ordinal", "mined_at"),
-                    "hash_of_block",
-                    "paid_from",
-                    "paid_to",
-                    "paid_in",
-                    ("chain", "units"),
-                )
-            },
+            "transaction",
+            ("block", "ordinal", "mined_at"),
+            "hash_of_block",
+            "paid_from",
+            "paid_to",
+            "paid_in",
+            ("chain", "units"),
         ),
-        ("Resolution", {"fields": (("resolved_at", "resolved_by"), "note")}),
-        (
-            "Record",
-            {"classes": ["collapse"], "fields": (("created_at", "updated_at"), "id")},
-        ),
+        part("Resolution", ("resolved_at", "resolved_by"), "note"),
+        part("Record", ("created_at", "updated_at"), "id", folded=True),
     )
-    readonly_fields = (
-        "state", "finding_label", "amount", "value", "organization", "top_up", "transaction",
-        "ordinal", "block", "mined_at", "hash_of_block", "chain", "paid_in", "paid_from",
-        "paid_to", "units", "resolved_at", "resolved_by", "note", "created_at", "updated_at", "id",
-    )  # fmt: skip
     readonly_preprocess_fields = {
         "state": label_renderer(_FINDINGS),
         "finding_label": label_renderer(_FINDINGS),
     }
 
-    @display(description="Status", label=_FINDINGS)
-    def state(self, deposit: Deposit) -> str:
-        return str(deposit.status)
-
-    @display(description="Finding", label=_FINDINGS)
-    def finding_label(self, deposit: Deposit) -> str:
-        return str(deposit.finding)
-
-    @display(description="Block hash")
-    def hash_of_block(self, deposit: Deposit) -> str:
-        return breakable(deposit.block_hash)
-
-    def has_resolve_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
-        return request.user.has_perm("billing.change_deposit")
+    state = column("Status", lambda deposit: str(deposit.status), label=_FINDINGS)
+    finding_label = column("Finding", lambda deposit: str(deposit.finding), label=_FINDINGS)
+    hash_of_block = column("Block hash", lambda deposit: breakable(deposit.block_hash))
 
     def offers_action(self, request: HttpRequest, obj: Deposit, name: str) -> bool:
         return obj.status in Deposit.REVIEWED
 
     @transition(
-        description="Credit",
-        question="The organization receives the whole value as credits. This cannot be undone.",
+        "Credit",
         submit="Credit the deposit",
-        permission="resolve",
+        permission="billing.change_deposit",
         icon="add_card",
         form=CreditDialog,
     )
     def credit(self, request: HttpRequest, deposit: Deposit, form: Any) -> Message:
+        """The organization receives the whole value as credits. This cannot be undone."""
         organization = form.cleaned_data["organization"]
         matching.credit(
             deposit,
@@ -301,15 +233,16 @@ class DepositAdmin(PaymentMixin, ConsoleAdmin):
         return messages.SUCCESS, f"{value} credited to {organization}."
 
     @transition(
-        description="Dismiss",
-        question="No organization is credited, for instance because the payment was paid back. "
-        "This cannot be undone.",
+        "Dismiss",
         submit="Dismiss the deposit",
-        permission="resolve",
+        permission="billing.change_deposit",
         icon="block",
         danger=True,
         form=DismissDialog,
     )
     def dismiss(self, request: HttpRequest, deposit: Deposit, form: Any) -> Message:
+        """No organization is credited, for instance because the payment was paid back. This cannot
+        be undone.
+        """
         matching.dismiss(deposit, by=actor_of(request), note=form.cleaned_data["note"])
         return messages.SUCCESS, "The deposit is dismissed."

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
 
 from django.contrib import admin
 from django.core.exceptions import ValidationError
-from django.http import HttpRequest
 
 from catalog.admin.uploads import CatalogueAdmin
 from catalog.models import LanguageModel
 from catalog.rows import LATEST
-from config.console.forms import ConsoleForm
+from config.console.forms import RECORD, ConsoleForm, part
 from config.console.unfold import display
 from inference.reports.usage import subjects
 from inference.reports.usage.panel import show_usage
@@ -43,38 +41,27 @@ class LanguageModelAdmin(CatalogueAdmin):
     list_filter = ("is_listed",)
     search_fields = ("name", "slug", "canonical_slug")
     fieldsets = (
-        (None, {"fields": ("name", ("slug", "canonical_slug"), "description", "is_listed")}),
-        (
+        part(None, "name", ("slug", "canonical_slug"), "description", "is_listed"),
+        part(
             "Abilities",
-            {
-                "fields": (
-                    ("context_length", "tokenizer"),
-                    ("input_modalities", "output_modalities"),
-                    ("modality", "instruct_type"),
-                    "supported_parameters",
-                    "supported_voices",
-                )
-            },
+            ("context_length", "tokenizer"),
+            ("input_modalities", "output_modalities"),
+            ("modality", "instruct_type"),
+            "supported_parameters",
+            "supported_voices",
         ),
-        (
+        part(
             "Wire format",
-            {
-                "fields": (
-                    ("native_format", "thinking"),
-                    ("thinks_between_tools", "combines_sampling"),
-                ),
-                "description": "How requests for the model are written. The name of the model "
-                "decides nothing.",
-            },
+            ("native_format", "thinking"),
+            ("thinks_between_tools", "combines_sampling"),
+            note="How requests for the model are written. The name of the model decides nothing.",
         ),
-        ("Defaults", {"fields": ("default_parameters", "per_request_limits")}),
-        (
-            "Dates",
-            {"fields": (("created", "published"), ("knowledge_cutoff", "expiration_date"))},
-        ),
-        ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
+        part("Defaults", "default_parameters", "per_request_limits"),
+        part("Dates", ("created", "published"), ("knowledge_cutoff", "expiration_date")),
+        RECORD,
     )
-    readonly_fields = ("published", "id", "created_at", "updated_at")
+    # A published canonical slug never changes.
+    fixed_fields = ("canonical_slug", "is_listed")
     panels = {"usage": show_usage(subjects.of_model)}
 
     @display(description="Context", ordering="context_length")
@@ -88,9 +75,3 @@ class LanguageModelAdmin(CatalogueAdmin):
         if not 0 < model.created <= LATEST:
             return f"{model.created} (not a time in seconds)"
         return f"{datetime.fromtimestamp(model.created, UTC):%Y-%m-%d}"
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        # A published canonical slug never changes.
-        return (
-            (*self.readonly_fields, "canonical_slug", "is_listed") if obj else self.readonly_fields
-        )

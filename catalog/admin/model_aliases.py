@@ -6,7 +6,7 @@ import io
 from collections.abc import Iterable
 from typing import Any
 
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.http import HttpRequest
 
 from accounts.admin.uploads import OrganizationField
@@ -15,10 +15,10 @@ from catalog.models import ModelAlias
 from config.bulk.report import Report, RowListener
 from config.bulk.rows import read_lines
 from config.changes.kinds import ChangeKind, FourEyes
-from config.console.actions import Message, transition
+from config.console.actions import deletion
 from config.console.base import ConsoleAdmin
-from config.console.forms import ConsoleForm
-from config.console.unfold import display
+from config.console.forms import RECORD, ConsoleForm, part
+from config.console.unfold import column, display
 from config.console.uploads import BulkFile, ExportForm, Upload, UploadForm
 
 
@@ -85,50 +85,33 @@ class ModelAliasAdmin(ConsoleAdmin):
     empty_hint = "Add an alias, import a file, or create one with a management key."
     bulk_file = AliasFile()
     actions_list = ("import_file", "export_file")
-    add_fieldsets = ((None, {"fields": ("organization", "name", "targets")}),)
+    add_fieldsets = (part(None, "organization", "name", "targets"),)
     fieldsets = (
-        (None, {"fields": ("organization", "name", "targets")}),
-        ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
+        part(None, "organization", "name", "targets"),
+        RECORD,
     )
-    readonly_fields = ("id", "created_at", "updated_at")
+    fixed_fields = ("organization",)
 
     @display(description="Owner", ordering="organization__name")
     def owner(self, alias: ModelAlias) -> str:
         return "operator" if alias.organization is None else alias.organization.name
 
-    @display(description="Models")
-    def models(self, alias: ModelAlias) -> str:
-        return ", ".join(alias.targets)
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        return (*self.readonly_fields, "organization") if obj else self.readonly_fields
+    models = column("Models", lambda alias: ", ".join(alias.targets))
 
     def create(self, request: HttpRequest, obj: Any, form: Any) -> ModelAlias:
         return changes.create_alias(
             organization_id=obj.organization_id, name=obj.name, targets=obj.targets
         )
 
-    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        if not change:
-            super().save_model(request, obj, form, change)
-        else:
-            named = {name: form.cleaned_data[name] for name in form.changed_data}
-            changes.edit_alias(obj, **named)
+    def change(self, request: HttpRequest, obj: Any, form: Any) -> None:
+        named = {name: form.cleaned_data[name] for name in form.changed_data}
+        changes.edit_alias(obj, **named)
 
-    def has_remove_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("catalog.delete_modelalias")
-
-    @transition(
-        description="Delete",
-        question="Requests that send this name are refused from now on, unless another alias or "
-        "a model is called so.",
+    remove = deletion(
+        "Requests that send this name are refused from now on, unless another alias or a model is "
+        "called so.",
+        permission="catalog.delete_modelalias",
         submit="Delete the alias",
-        permission="remove",
-        icon="delete",
-        danger=True,
+        delete=changes.remove_alias,
         four_eyes=FourEyes((ChangeKind.DELETIONS,), "catalog.delete_modelalias"),
     )
-    def remove(self, request: HttpRequest, alias: ModelAlias, form: Any) -> Message:
-        text = f"{alias} is deleted."
-        changes.remove_alias(alias)
-        return messages.SUCCESS, text

@@ -23,8 +23,8 @@ from config.changes.kinds import ChangeKind, FourEyes
 from config.changes.pages import describe_field
 from config.changes.proposals import PRICE
 from config.console.formatting import dollars, per_million
-from config.console.forms import ConsoleForm, RateFormField
-from config.console.unfold import display
+from config.console.forms import ConsoleForm, RateFormField, part
+from config.console.unfold import column, display
 from config.models import TIME_COLUMNS
 from inference.reports.usage import subjects
 from inference.reports.usage.panel import show_usage
@@ -113,55 +113,43 @@ class ModelEndpointAdmin(CatalogueAdmin):
     uuid_search_fields = ("id", "model_id", "provider_id")
     autocomplete_fields = ("model", "provider")
     fieldsets = (
-        (None, {"fields": (("model", "provider"), ("upstream_model_id", "region"), "is_listed")}),
-        (
+        part(None, ("model", "provider"), ("upstream_model_id", "region"), "is_listed"),
+        part(
             "List price",
-            {
-                "fields": (
-                    ("prompt", "completion"),
-                    ("image", "request"),
-                    ("cache_read", "cache_write"),
-                    "image_output",
-                    "rules",
-                ),
-                "description": "A change creates a new price version. Earlier generations keep "
-                "their price. Further rates, and rates under conditions, have a page of their own: "
-                "Edit price.",
-            },
+            ("prompt", "completion"),
+            ("image", "request"),
+            ("cache_read", "cache_write"),
+            "image_output",
+            "rules",
+            note="A change creates a new price version. Earlier generations keep "
+            "their price. Further rates, and rates under conditions, have a page of their own: "
+            "Edit price.",
         ),
-        (
+        part(
             "Limits",
-            {
-                "fields": (
-                    ("context_length", "max_completion_tokens"),
-                    "quantization",
-                    "supported_parameters",
-                    "abilities",
-                    ("is_moderated", "zdr"),
-                )
-            },
+            ("context_length", "max_completion_tokens"),
+            "quantization",
+            "supported_parameters",
+            "abilities",
+            ("is_moderated", "zdr"),
         ),
-        (
+        part(
             "Limits of time",
-            {
-                "classes": ["collapse"],
-                "fields": TIME_COLUMNS,
-                "description": "Empty fields, and longer times, mean the limits of the settings. A "
-                "plain answer is bounded by the first and the last one.",
-            },
+            *TIME_COLUMNS,
+            note="Empty fields, and longer times, mean the limits of the settings. A "
+            "plain answer is bounded by the first and the last one.",
+            folded=True,
         ),
-        (
+        part(
             "Record",
-            {
-                "classes": ["collapse"],
-                "fields": (("id", "reviews"), ("source", "as_of"), ("created_at", "updated_at")),
-            },
+            ("id", "reviews"),
+            ("source", "as_of"),
+            ("created_at", "updated_at"),
+            folded=True,
         ),
     )
-    readonly_fields = (
-        "rates", "rules", "reviews", "id", "source", "as_of", "created_at", "updated_at",
-    )  # fmt: skip
 
+    fixed_fields = ("is_listed", "model", "provider", "upstream_model_id", "region")
     actions_detail = ("edit_price", "delist", "relist")
     edit_price = edit_price
     other_operations = {**CatalogueAdmin.other_operations, PRICE: PRICING}
@@ -203,30 +191,16 @@ class ModelEndpointAdmin(CatalogueAdmin):
     def rules(self, endpoint: ModelEndpoint) -> str:
         return "" if endpoint._state.adding else render_rules(endpoint.price.price)
 
-    @display(description="Data", label=True)
-    def promises(self, endpoint: ModelEndpoint) -> list[str]:
-        return ["ZDR"] if endpoint.zdr else []
-
-    @display(description="Prompt / M")
-    def prompt_price(self, endpoint: ModelEndpoint) -> str | None:
-        return per_million(endpoint.price.prompt)
+    promises = column("Data", lambda endpoint: ["ZDR"] if endpoint.zdr else [], label=True)
+    prompt_price = column("Prompt / M", lambda endpoint: per_million(endpoint.price.prompt))
 
     @display(description="Completion / M")
     def completion_price(self, endpoint: ModelEndpoint) -> str | None:
         return per_million(endpoint.price.completion)
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        if obj is None:
-            return self.readonly_fields
-        fixed = (
-            *self.readonly_fields,
-            "is_listed",
-            "model",
-            "provider",
-            "upstream_model_id",
-            "region",
-        )
-        if request.user.has_perm("catalog.change_provider"):
+        fixed = super().get_readonly_fields(request, obj)
+        if obj is None or request.user.has_perm("catalog.change_provider"):
             return fixed
         return (*fixed, *_TERMS)
 
@@ -243,7 +217,6 @@ class ModelEndpointAdmin(CatalogueAdmin):
             return [*list_terms(form.price, {}), *rest]
         return [*find_price_changes(form.instance.price.price, form.price), *rest]
 
-    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        super().save_model(request, obj, form, change)
-        if change:
-            obj.reprice(form.price)
+    def change(self, request: HttpRequest, obj: Any, form: Any) -> None:
+        super().change(request, obj, form)
+        obj.reprice(form.price)

@@ -17,7 +17,7 @@ from catalog.models import CredentialRefusal, DialectName, Provider
 from config.changes.kinds import ChangeKind, FourEyes
 from config.clocks.clock import clock
 from config.clocks.writing import write_time
-from config.console.forms import ConsoleForm, SecretFormField
+from config.console.forms import RECORD, ConsoleForm, SecretFormField, part
 from config.console.unfold import display
 from config.credentials import NO_SECRET
 from config.egress.addresses import InvalidURL, Reach, parse_base_url, parse_network
@@ -134,36 +134,31 @@ class ProviderAdmin(CatalogueAdmin):
     list_filter = ("is_listed", RefusalFilter, "dialect", "trains_on_prompts", "retains_prompts")
     search_fields = ("name", "slug")
     fieldsets = (
-        (None, {"fields": (("name", "slug"), "dialect", "base_url", "is_listed")}),
-        ("Credential", {"fields": ("credential", "refusal_text", "secret", "is_keyless")}),
-        (
+        part(None, ("name", "slug"), "dialect", "base_url", "is_listed"),
+        part("Credential", "credential", "refusal_text", "secret", "is_keyless"),
+        part(
             "Private networks",
-            {
-                "classes": ["collapse"],
-                "description": "For a server of your own: its address, such as 10.0.0.5/32, and "
-                "the authority of its certificate. They count for this provider alone.",
-                "fields": ("allowed_networks", "ca_certificates"),
-            },
+            "allowed_networks",
+            "ca_certificates",
+            note="For a server of your own: its address, such as 10.0.0.5/32, and "
+            "the authority of its certificate. They count for this provider alone.",
+            folded=True,
         ),
-        (
-            "Limits of the operator's account",
-            {"fields": (("requests_per_minute", "tokens_per_minute"), "pace")},
+        part(
+            "Limits of the operator's account", ("requests_per_minute", "tokens_per_minute"), "pace"
         ),
-        ("Data policy", {"fields": (("trains_on_prompts", "retains_prompts"),)}),
-        (
+        part("Data policy", ("trains_on_prompts", "retains_prompts")),
+        part(
             "About",
-            {
-                "fields": (
-                    ("headquarters", "datacenters"),
-                    "privacy_policy_url",
-                    "terms_of_service_url",
-                    "status_page_url",
-                )
-            },
+            ("headquarters", "datacenters"),
+            "privacy_policy_url",
+            "terms_of_service_url",
+            "status_page_url",
         ),
-        ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
+        RECORD,
     )
-    readonly_fields = ("credential", "refusal_text", "pace", "id", "created_at", "updated_at")
+    # Credentials and routes refer to a provider by its slug.
+    fixed_fields = ("slug", "is_listed")
     actions_list = (*CatalogueAdmin.actions_list, "connect")
     connect = connect
     panels = {"usage": show_usage(subjects.of_provider)}
@@ -206,10 +201,6 @@ class ProviderAdmin(CatalogueAdmin):
         )
         requests, tokens = max(sums["requests"], 0), max(sums["tokens"], 0)
         return f"{requests:,} requests, about {tokens:,} tokens"
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        # Credentials and routes refer to a provider by its slug.
-        return (*self.readonly_fields, "slug", "is_listed") if obj else self.readonly_fields
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         if change and obj.is_keyless:

@@ -74,8 +74,7 @@ class CatalogueAdmin(ConsoleAdmin):
         return super().offers_action(request, obj, name)
 
     @transition(
-        description="Take out of the catalogue",
-        question="No new request uses it, and lists do not show it. Requests that run go on.",
+        "Take out of the catalogue",
         submit="Take it out",
         permission="listing",
         icon="visibility_off",
@@ -83,37 +82,28 @@ class CatalogueAdmin(ConsoleAdmin):
         foresee=foresee_off,
     )
     def delist(self, request: HttpRequest, row: Any, form: Any) -> Message:
+        """No new request uses it, and lists do not show it. Requests that run go on."""
         if row.delist():
             return messages.SUCCESS, f"{row} is out of the catalogue."
         return messages.INFO, f"{row} is out of the catalogue already."
 
     @transition(
-        description="Put into the catalogue",
-        question="New requests may use it again.",
-        submit="Put it in",
-        permission="listing",
-        icon="visibility",
+        "Put into the catalogue", submit="Put it in", permission="listing", icon="visibility"
     )
     def relist(self, request: HttpRequest, row: Any, form: Any) -> Message:
+        """New requests may use it again."""
         if row.relist():
             return messages.SUCCESS, f"{row} is in the catalogue again."
         return messages.INFO, f"{row} is in the catalogue already."
 
-    @bulk_action(
-        description="Take out of the catalogue",
-        question="Take these out of the catalogue? No new request uses them.",
-        permission="listing",
-        foresee=foresee_all_off,
-    )
+    @bulk_action("Take out of the catalogue", permission="listing", foresee=foresee_all_off)
     def delist_selected(self, request: HttpRequest, row: Any) -> None:
+        """Take these out of the catalogue? No new request uses them."""
         row.delist()
 
-    @bulk_action(
-        description="Put into the catalogue",
-        question="Put these into the catalogue? New requests may use them again.",
-        permission="listing",
-    )
+    @bulk_action("Put into the catalogue", permission="listing")
     def relist_selected(self, request: HttpRequest, row: Any) -> None:
+        """Put these into the catalogue? New requests may use them again."""
         row.relist()
 
     @display(description="Catalogue", ordering="is_listed", label=_LISTED)

@@ -22,8 +22,9 @@ from config.audit.entries import AuditEntry
 from config.audit.triggers import audit_triggers
 from config.console.base import ConsoleAdmin
 from config.console.formatting import label_renderer
+from config.console.forms import part
 from config.console.lists.tenants import annotate_organization, name_organization, tenants
-from config.console.unfold import display
+from config.console.unfold import column, display
 
 _CHANGES: Final = {
     "created": "success", "changed": "info", "deleted": "danger", "recorded": "info",
@@ -82,16 +83,13 @@ class AuditEntryAdmin(ConsoleAdmin):
     ordering = ("-id",)
     sortable_by = ()
     fieldsets = (
-        (None, {"fields": (("change", "what"), ("at", "actor"), ("action", "request_id"))}),
-        ("Object", {"fields": (("object", "organization"),)}),
-        ("Columns", {"fields": ("diff",)}),
+        part(None, ("change", "what"), ("at", "actor"), ("action", "request_id")),
+        part("Object", ("object", "organization")),
+        part("Columns", "diff"),
     )
-    readonly_fields = ("change", "what", "object", "organization", "diff")
     readonly_preprocess_fields = {"change": label_renderer(_CHANGES)}
 
-    @display(description="Change", label=_CHANGES)
-    def change(self, entry: AuditEntry) -> str:
-        return entry.change
+    change = column("Change", lambda entry: entry.change, label=_CHANGES)
 
     @display(description="Object")
     def what(self, entry: AuditEntry) -> str:
@@ -108,9 +106,7 @@ class AuditEntryAdmin(ConsoleAdmin):
         more = len(names) - _MAX_COLUMNS
         return ", ".join(names[:_MAX_COLUMNS]) + (f" and {more} more" if more > 0 else "")
 
-    @display(description="Organization")
-    def organization(self, entry: AuditEntry) -> str:
-        return name_organization(entry)
+    organization = column("Organization", lambda entry: name_organization(entry))
 
     @display(description="Object ID")
     def object(self, entry: AuditEntry) -> str:

@@ -17,8 +17,8 @@ from config.changes.proposals import Difference, read_rows
 from config.console.actions import Message, bulk_action, transition
 from config.console.base import ConsoleAdmin
 from config.console.formatting import label_renderer, render_plan
-from config.console.forms import NoteField
-from config.console.unfold import Dialog, display
+from config.console.forms import NoteField, part
+from config.console.unfold import Dialog, column, display
 
 _STATES: Final = {
     "proposed": "info", "applied": "success", "rejected": "warning", "outdated": "warning",
@@ -52,20 +52,12 @@ class ChangeSetAdmin(ConsoleAdmin):
     actions = ("approve_selected", "reject_selected")
     actions_detail = ("approve", "reject", "withdraw")
     fieldsets = (
-        (None, {"fields": (("subject", "progress"), ("kind_name", "what"), "reason")}),
-        ("What changes", {"fields": ("comparison",)}),
-        (
-            "People",
-            {"fields": (("proposed_by", "proposed_at"), ("decided_by", "decided_at"), "ends")},
-        ),
-        ("Outcome", {"fields": ("outcome",)}),
-        ("Record", {"classes": ["collapse"], "fields": (("id", "object_id", "organization_id"),)}),
+        part(None, ("subject", "progress"), ("kind_name", "what"), "reason"),
+        part("What changes", "comparison"),
+        part("People", ("proposed_by", "proposed_at"), ("decided_by", "decided_at"), "ends"),
+        part("Outcome", "outcome"),
+        part("Record", ("id", "object_id", "organization_id"), folded=True),
     )
-    readonly_fields = (
-        "subject", "progress", "kind_name", "what", "reason", "comparison", "proposed_by",
-        "proposed_at", "decided_by", "decided_at", "ends", "outcome", "id", "object_id",
-        "organization_id",
-    )  # fmt: skip
     readonly_preprocess_fields = {"progress": label_renderer(_STATES)}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ChangeSet]:
@@ -82,13 +74,8 @@ class ChangeSetAdmin(ConsoleAdmin):
     def title(self, change_set: ChangeSet) -> str:
         return f"#{change_set.pk}"
 
-    @display(description="Status", label=_STATES)
-    def progress(self, change_set: ChangeSet) -> str:
-        return str(change_set.status)
-
-    @display(description="Kind")
-    def kind_name(self, change_set: ChangeSet) -> str:
-        return str(ChangeKind(change_set.kind).label)
+    progress = column("Status", lambda change_set: str(change_set.status), label=_STATES)
+    kind_name = column("Kind", lambda change_set: str(ChangeKind(change_set.kind).label))
 
     @display(description="Operation")
     def what(self, change_set: ChangeSet) -> str:
@@ -96,9 +83,7 @@ class ChangeSetAdmin(ConsoleAdmin):
             return "change" if change_set.object_id else "add"
         return change_set.operation.removesuffix("_selected").replace("_", " ")
 
-    @display(description="Old → new")
-    def comparison(self, change_set: ChangeSet) -> str:
-        return render_plan(read_rows(change_set.changes))
+    comparison = column("Old → new", lambda change_set: render_plan(read_rows(change_set.changes)))
 
     @display(description="Expires")
     def ends(self, change_set: ChangeSet) -> Any:
@@ -119,17 +104,13 @@ class ChangeSetAdmin(ConsoleAdmin):
             return False
         return (name == "withdraw") == (obj.proposed_by == actor_of(request))
 
-    @transition(
-        description="Approve",
-        question="Exactly what this page shows is done at once, in your name and in that of the "
-        "operator who proposed it.",
-        submit="Approve and apply",
-        permission="decide",
-        icon="check",
-    )
+    @transition("Approve", submit="Approve and apply", permission="decide", icon="check")
     def approve(
         self, request: HttpRequest, change_set: ChangeSet, form: Any
     ) -> Message | HttpResponse:
+        """Exactly what this page shows is done at once, in your name and in that of the operator
+        who proposed it.
+        """
         is_done, text = deciding.approve(change_set, request)
         shown: HttpResponse | None = deciding.page_of(change_set).show_applied(request)
         if shown is not None:
@@ -137,48 +118,32 @@ class ChangeSetAdmin(ConsoleAdmin):
         return (messages.SUCCESS if is_done else messages.WARNING), text
 
     @transition(
-        description="Reject",
-        question="Nothing changes. It can be proposed again.",
-        submit="Reject",
-        permission="decide",
-        icon="block",
-        danger=True,
-        form=RejectDialog,
+        "Reject", submit="Reject", permission="decide", icon="block", danger=True, form=RejectDialog
     )
     def reject(self, request: HttpRequest, change_set: ChangeSet, form: Any) -> Message:
+        """Nothing changes. It can be proposed again."""
         deciding.require_decider(change_set, request)
         change_set.reject(by=actor_of(request), note=form.cleaned_data["note"])
         return messages.SUCCESS, "It is rejected. Nothing was changed."
 
-    @transition(
-        description="Withdraw",
-        question="Nothing changes. It can be proposed again.",
-        submit="Withdraw",
-        permission="decide",
-        icon="undo",
-    )
+    @transition("Withdraw", submit="Withdraw", permission="decide", icon="undo")
     def withdraw(self, request: HttpRequest, change_set: ChangeSet, form: Any) -> Message:
+        """Nothing changes. It can be proposed again."""
         change_set.withdraw(by=actor_of(request))
         return messages.SUCCESS, "It is withdrawn. Nothing was changed."
 
-    @bulk_action(
-        description="Approve the selected change sets",
-        question="Exactly what these change sets show is done at once.",
-        permission="decide",
-    )
+    @bulk_action("Approve the selected change sets", permission="decide")
     def approve_selected(self, request: HttpRequest, change_set: ChangeSet) -> None:
+        """Exactly what these change sets show is done at once."""
         if change_set.kind == ChangeKind.MANAGEMENT_KEYS:
             raise Conflict("Approve it on its own page, which shows the key once.")
         is_done, text = deciding.approve(change_set, request)
         if not is_done:
             raise GatewayError(text)
 
-    @bulk_action(
-        description="Reject the selected change sets",
-        question="Nothing changes. They can be proposed again.",
-        permission="decide",
-    )
+    @bulk_action("Reject the selected change sets", permission="decide")
     def reject_selected(self, request: HttpRequest, change_set: ChangeSet) -> None:
+        """Nothing changes. They can be proposed again."""
         deciding.require_decider(change_set, request)
         change_set.reject(by=actor_of(request))
 
@@ -209,46 +174,38 @@ class ChangeRuleAdmin(ConsoleAdmin):
     sortable_by = ()
     ordering = ("kind",)
     actions_detail = ("require", "relax")
-    fieldsets = ((None, {"fields": ("name", "demand", "covers")}),)
-    readonly_fields = ("name", "demand", "covers")
+    fieldsets = (part(None, "name", "demand", "covers"),)
     readonly_preprocess_fields = {"demand": label_renderer(_RULES)}
 
-    @display(description="Kind")
-    def name(self, rule: ChangeRule) -> str:
-        return str(ChangeKind(rule.kind).label)
+    name = column("Kind", lambda rule: str(ChangeKind(rule.kind).label))
 
     @display(description="Needs", label=_RULES)
     def demand(self, rule: ChangeRule) -> str:
         return "two people" if rule.is_required else "one person"
 
-    @display(description="Covers")
-    def covers(self, rule: ChangeRule) -> str:
-        return DESCRIPTIONS[ChangeKind(rule.kind)]
-
-    def has_rule_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("config.change_changerule")
+    covers = column("Covers", lambda rule: DESCRIPTIONS[ChangeKind(rule.kind)])
 
     def offers_action(self, request: HttpRequest, obj: ChangeRule, name: str) -> bool:
         return (name == "relax") == obj.is_required
 
     @transition(
-        description="Require a second person",
-        question="From now on another operator must approve such changes in the console. To switch "
-        "this off again, another operator must approve that too.",
+        "Require a second person",
         submit="Require a second person",
-        permission="rule",
+        permission="config.change_changerule",
         icon="group_add",
     )
     def require(self, request: HttpRequest, rule: ChangeRule, form: Any) -> Message:
+        """From now on another operator must approve such changes in the console. To switch this off
+        again, another operator must approve that too.
+        """
         if rule.require():
             return messages.SUCCESS, f"{rule}: another operator must approve changes from now on."
         return messages.INFO, "This needs a second person already."
 
     @transition(
-        description="Let one person do it",
-        question="From now on one operator alone may make such changes.",
+        "Let one person do it",
         submit="Let one person do it",
-        permission="rule",
+        permission="config.change_changerule",
         icon="person",
         danger=True,
         four_eyes=_OwnKind(
@@ -256,6 +213,7 @@ class ChangeRuleAdmin(ConsoleAdmin):
         ),
     )
     def relax(self, request: HttpRequest, rule: ChangeRule, form: Any) -> Message:
+        """From now on one operator alone may make such changes."""
         if rule.relax():
             return messages.SUCCESS, f"{rule}: one operator may make changes alone."
         return messages.INFO, "One person is enough already."

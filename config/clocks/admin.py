@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.contrib import admin
-from django.db.models import QuerySet
-from django.http import HttpRequest
 
 from config.clocks.leases import Lease
 from config.console.base import ConsoleAdmin
+from config.console.forms import part
+from config.console.lists.filters import make_filter
 from config.console.unfold import display
 
-
-class FailureFilter(admin.SimpleListFilter):
-    title = "last run"
-    parameter_name = "failed"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("yes", "failed")]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return queryset.filter(failures__gt=0) if self.value() == "yes" else queryset
+FailureFilter = make_filter(
+    "last run", "failed", {"yes": ("failed", lambda rows: rows.filter(failures__gt=0))}
+)
 
 
 @admin.register(Lease)
@@ -37,10 +28,9 @@ class LeaseAdmin(ConsoleAdmin):
     sortable_by = ()
     empty_hint = "Start `manage.py work`: each duty takes a lease when it is due."
     fieldsets = (
-        (None, {"fields": ("name", ("until", "every"), ("holder", "renewed_at"))}),
-        ("Last run", {"fields": (("succeeded_at", "failures"), "result")}),
+        part(None, "name", ("until", "every"), ("holder", "renewed_at")),
+        part("Last run", ("succeeded_at", "failures"), "result"),
     )
-    readonly_fields = ("every",)
 
     @display(description="Every")
     def every(self, lease: Lease) -> str:

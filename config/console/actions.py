@@ -7,14 +7,17 @@ refusal by the model becomes an error message.
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Final, TypeAlias
 
+from django.apps import apps
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.utils import unquote
+from django.core.exceptions import ValidationError
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.template.loader import render_to_string
@@ -22,10 +25,17 @@ from django.template.response import TemplateResponse
 from django.utils.html import format_html
 
 from config.api.errors import Conflict, GatewayError
-from config.changes.dialogs import guard_dialog
 from config.changes.kinds import ChangeKind, FourEyes
-from config.changes.pages import MAX_PROPOSED, describe_deletion, require_valid, split_data
-from config.changes.proposals import Proposal
+from config.changes.pages import (
+    MAX_PROPOSED,
+    describe_deletion,
+    name_approvers,
+    require_valid,
+    split_data,
+)
+from config.changes.proposals import MAX_REASON, REASON, Proposal
+from config.console.formatting import render_page
+from config.console.forms import NoteField
 from config.console.lists.tenants import name_tenants
 from config.console.unfold import Dialog, unfold_action
 
@@ -40,15 +50,19 @@ Message: TypeAlias = tuple[int, str]
 Answer: TypeAlias = Message | HttpResponse
 
 
+def _read_question(method: Callable[..., Any]) -> str:
+    return " ".join((method.__doc__ or "").split())
+
+
 def report(is_changed: bool, done: str, unchanged: str) -> Message:
     """Returns the message of a transition, which says whether it has changed anything."""
     return (messages.SUCCESS, done) if is_changed else (messages.INFO, unchanged)
 
 
 def transition(
-    *,
     description: str,
-    question: str,
+    *,
+    question: str = "",
     submit: str,
     permission: str,
     icon: str,
@@ -60,9 +74,10 @@ def transition(
 ) -> Callable[[Callable[[Any, HttpRequest, Any, Any], Answer]], Any]:
     """Makes a method an action of the detail page that asks in a dialog and runs by POST.
 
-    The method gets the request, the object and the dialog's form. It returns a message, or a page
-    with a ``#dialog-form`` in place of the dialog. An error of the model is shown as a message. The
-    dialog names the object; ``foresee`` returns the consequences for it, as sentences.
+    The dialog asks by the method's docstring, unless there is a ``question``. The method gets the
+    request, the object and the dialog's form. It returns a message, or a page with a
+    ``#dialog-form`` in place of the dialog. An error of the model is shown as a message. The dialog
+    names the object; ``foresee`` returns the consequences for it, as sentences.
     ``four_eyes`` says when the action is proposed to a second person instead. ``prepare`` gets the
     object and the form, and may call other hosts: no transaction is open then. The method finds its
     result as ``form.prepared``.
@@ -77,7 +92,7 @@ def transition(
             url_path=method.__name__.replace("_", "-"),
             dialog={
                 "title": description,
-                "description": question,
+                "description": question or _read_question(method),
                 "form_class": _build_dialog(form, foresee, four_eyes, danger=danger),
                 "form_submit_text": submit,
             },
@@ -104,6 +119,34 @@ def transition(
         return run
 
     return decorate
+
+
+def deletion(
+    question: str,
+    *,
+    permission: str,
+    submit: str = "Delete",
+    done: str = "{} is deleted.",
+    delete: Callable[[Any], Any] = operator.methodcaller("remove"),
+    **options: Any,
+) -> Any:
+    """Makes the action that deletes a row by ``delete``; ``done`` tells it, with the row's name."""
+
+    @transition(
+        "Delete",
+        question=question,
+        submit=submit,
+        permission=permission,
+        icon="delete",
+        danger=True,
+        **options,
+    )
+    def remove(page: Any, request: HttpRequest, row: Any, form: Any) -> Message:
+        text = done.format(row)
+        delete(row)
+        return messages.SUCCESS, text
+
+    return remove
 
 
 def _respond(page: Any, request: HttpRequest, obj: Any, answer: Answer) -> Any:
@@ -137,7 +180,47 @@ def _build_dialog(
     """Returns the form of a dialog that names its object, and proposes where it must."""
     naming = _name_in(form or Dialog, foresee)
     naming.submit_variant = "danger" if danger else "primary"
-    return naming if four_eyes is None else guard_dialog(naming, four_eyes)
+    return naming if four_eyes is None else _guard_dialog(naming, four_eyes)
+
+
+def _guard_dialog(form: type[Any], four_eyes: FourEyes) -> type[Any]:
+    """Returns the form of a dialog that proposes, and asks why, where a rule demands it."""
+
+    class Guarded(form):  # type: ignore[misc]
+        submit_text = ""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.demand = four_eyes.find_demand(_find_object(four_eyes, self.object_id))
+            if self.demand is not None:
+                self.submit_text = "Propose"
+                self.submit_variant = "primary"
+                self.fields[REASON] = NoteField(
+                    label="Reason",
+                    max_length=MAX_REASON,
+                    help_text="The operator who approves reads it.",
+                )
+
+        def render_before_template(self) -> str:
+            above: str = super().render_before_template()
+            if self.demand is None:
+                return above
+            context = {"approvers": name_approvers(four_eyes.needs)}
+            note = render_to_string("admin/second_person_note.html", context)
+            return format_html("{}{}", above, note)
+
+    return Guarded
+
+
+def _find_object(four_eyes: FourEyes, object_id: Any) -> Any:
+    """Returns the object of a dialog, or ``None``: its action then refuses anyway."""
+    if object_id is None:
+        return None
+    model: Any = apps.get_model(four_eyes.model_label)
+    try:
+        return model._base_manager.filter(pk=unquote(str(object_id))).first()
+    except (ValidationError, ValueError):
+        return None
 
 
 def _name_in(form: type[Any], foresee: Callable[[Any], Sequence[str]] | None) -> type[Any]:
@@ -218,22 +301,24 @@ def _propose(
 
 
 def bulk_action(
-    *,
     description: str,
-    question: str,
+    *,
+    question: str = "",
     permission: str,
     foresee: Callable[[type[Model], Sequence[Any]], Sequence[str]] | None = None,
     four_eyes: FourEyes | None = None,
 ) -> Callable[[Callable[[Any, HttpRequest, Any], None]], Any]:
     """Makes a method an action over selected rows, confirmed on a page and reported row by row.
 
-    The method runs once a row, in a transaction of its own: a refused row does not stop the others.
-    ``foresee`` gets the model and the keys of the rows, and returns the consequences. ``four_eyes``
-    says when the action is proposed to a second person instead, with a change set for each row.
+    The page asks by the method's docstring, unless there is a ``question``. The method runs once a
+    row, in a transaction of its own: a refused row does not stop the others. ``foresee`` gets the
+    model and the keys of the rows, and returns the consequences. ``four_eyes`` says when the action
+    is proposed to a second person instead, with a change set for each row.
     """
 
     def decorate(method: Callable[[Any, HttpRequest, Any], None]) -> Any:
-        action = _BulkAction(method, description, question, foresee, four_eyes)
+        asked = question or _read_question(method)
+        action = _BulkAction(method, description, asked, foresee, four_eyes)
 
         @admin.action(description=description, permissions=[permission])
         @wraps(method)
@@ -317,9 +402,7 @@ class _BulkAction:
         is_across = _is_across(request)
         rows = list(queryset[:_NAMED] if is_across else queryset)
         name_tenants(rows)
-        context = {
-            **page.admin_site.each_context(request),
-            "title": self.description,
+        context: dict[str, Any] = {
             "question": self.question,
             "rows": rows,
             "sentences": [] if self.foresee is None else self.foresee(page.model, keys),
@@ -329,11 +412,9 @@ class _BulkAction:
             "digest": _digest(keys),
             "action": self.method.__name__,
             "checkbox_name": ACTION_CHECKBOX_NAME,
-            "opts": page.opts,
-            "media": page.media,
         }
-        request.current_app = page.admin_site.name
-        return TemplateResponse(request, "admin/confirm_action.html", context)
+        template = "admin/confirm_action.html"
+        return render_page(page, request, template, self.description, **context)
 
     def _apply(self, page: Any, request: HttpRequest, rows: Iterator[Any], *, count: int) -> None:
         """Runs the action and reports it in one message, whose details name the rows."""

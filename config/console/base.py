@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 from django.contrib import admin
 from django.contrib.admin.exceptions import DisallowedModelAdminLookup
 from django.contrib.admin.options import IncorrectLookupParameters
-from django.contrib.admin.utils import quote, unquote
+from django.contrib.admin.utils import flatten_fieldsets, quote, unquote
 from django.contrib.admin.views.main import ERROR_FLAG
 from django.contrib.postgres.fields import ArrayField
 from django.core.exceptions import PermissionDenied
@@ -303,6 +303,10 @@ class ConsoleAdmin(StrictList):
     """
 
     is_read_only: ClassVar[bool] = False
+    # The column that says when a row was deleted; the console has no deleted rows.
+    deletion_stamp: ClassVar[str] = ""
+    # What an operator chooses when a row is added, and no more afterwards.
+    fixed_fields: ClassVar[tuple[str, ...]] = ()
     # The file that the actions ``import_file`` and ``export_file`` read and write.
     bulk_file: ClassVar[BulkFile | None] = None
     other_operations = {IMPORT: IMPORTING}
@@ -326,10 +330,33 @@ class ConsoleAdmin(StrictList):
             field.help_text = f"{field.help_text} In UTC.".strip()
         return field
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows = super().get_queryset(request)
+        return rows.filter(**{self.deletion_stamp: None}) if self.deletion_stamp else rows
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Returns what the page shows and no form writes, and the fixed fields of a stored row."""
+        columns = {field.name for field in self.opts.fields if field.editable}
+        written = {*columns, *self.form.declared_fields}
+        names = flatten_fieldsets(self.fieldsets or ())
+        shown = (name for name in names if name not in written)
+        return (*self.readonly_fields, *shown, *(self.fixed_fields if obj else ()))
+
+    def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
+        """Shows the rows of other tables on the page of a stored row."""
+        return self.inlines if obj else ()
+
     def create(self, request: HttpRequest, obj: Any, form: Any) -> Any:
         """Stores a row from a valid form and returns it; may raise GatewayError."""
         obj.save(force_insert=True)
         return obj
+
+    def change(self, request: HttpRequest, obj: Any, form: Any) -> None:
+        """Writes the changed columns of a row, which has their new values."""
+        stored = {field.name for field in self.opts.concrete_fields}
+        names = [name for name in form.changed_data if name in stored]
+        if names:
+            obj.save_fields(*names)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return not self.is_read_only and super().has_add_permission(request)
@@ -354,6 +381,13 @@ class ConsoleAdmin(StrictList):
     )
     def export_file(self, request: HttpRequest) -> HttpResponseBase:
         return export_file(self, request)
+
+    def _filter_actions_by_permissions(self, request: HttpRequest, actions: Any) -> Any:
+        return [
+            action
+            for action in actions
+            if self.has_permissions(request, getattr(action[0], "allowed_permissions", ()))
+        ]
 
     def offers_action(self, request: HttpRequest, obj: Any, name: str) -> bool:
         """Returns whether an object's page shows an action now; the model checks it again."""
@@ -411,10 +445,7 @@ class ConsoleAdmin(StrictList):
             # Django keeps the form's instance, so it takes over the stored row's attributes.
             obj.__dict__.update(self.create(request, obj, form).__dict__)
             return
-        stored = {field.name for field in self.opts.concrete_fields}
-        names = [name for name in form.changed_data if name in stored]
-        if names:
-            obj.save_fields(*names)
+        self.change(request, obj, form)
 
     def response_post_save_add(self, request: HttpRequest, obj: Any) -> Any:
         """Leads to the page of what was made, where the next step is."""

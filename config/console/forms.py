@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 from django import forms
 from django.contrib.postgres.forms import SimpleArrayField
@@ -14,6 +14,19 @@ from config.api.text import CONTROL_CHARACTERS
 from config.console.formatting import plain_digits
 from config.console.unfold import ModelForm, PasswordWidget, TextareaWidget, TextWidget
 from config.credentials import MAX_CREDENTIAL_LENGTH, NotACredential, parse_credential
+
+
+def part(title: str | None, *fields: Any, note: str = "", folded: bool = False) -> Any:
+    """Returns a part of a page: its title, its fields, those of one line in a tuple, and a note."""
+    options: dict[str, Any] = {"fields": fields}
+    if note:
+        options["description"] = note
+    if folded:
+        options["classes"] = ["collapse"]
+    return title, options
+
+
+RECORD: Final = part("Record", "id", ("created_at", "updated_at"), folded=True)
 
 
 class SecretFormField(forms.CharField):

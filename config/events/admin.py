@@ -12,8 +12,9 @@ from django.utils.html import format_html
 
 from config.apps import event_kinds
 from config.console.base import ConsoleAdmin
+from config.console.forms import part
 from config.console.lists.tenants import annotate_organization, name_organization
-from config.console.unfold import display
+from config.console.unfold import column, display
 from config.events.outbox import Event
 
 
@@ -46,28 +47,16 @@ class EventAdmin(ConsoleAdmin):
     ordering = ("-id",)
     sortable_by = ()
     fieldsets = (
-        (None, {"fields": ("kind", "sentence", "shown_data")}),
-        (
-            "Record",
-            {
-                "fields": (
-                    "id",
-                    ("organization", "organization_id"),
-                    ("created_at", "dispatched_at"),
-                )
-            },
-        ),
+        part(None, "kind", "sentence", "shown_data"),
+        part("Record", "id", ("organization", "organization_id"), ("created_at", "dispatched_at")),
     )
-    readonly_fields = ("organization", "sentence", "shown_data")
 
     @display(description="Sentence")
     def sentence(self, event: Event) -> str:
         kind = event_kinds().get(event.kind)
         return event.kind if kind is None else kind.sentence(event.data)
 
-    @display(description="Organization")
-    def organization(self, event: Event) -> str:
-        return name_organization(event)
+    organization = column("Organization", lambda event: name_organization(event))
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         return annotate_organization(super().get_queryset(request))

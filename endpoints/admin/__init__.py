@@ -3,5 +3,3 @@
 from endpoints.admin.own import OwnModelAdmin, PrivateProviderAdmin
 from endpoints.admin.private_endpoints import PrivateEndpointAdmin
 from endpoints.admin.validations import ValidationAdmin
-
-__all__ = ["OwnModelAdmin", "PrivateEndpointAdmin", "PrivateProviderAdmin", "ValidationAdmin"]

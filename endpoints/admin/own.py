@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.http import HttpRequest
 
 from accounts.admin.forms import may_point_secrets
@@ -14,9 +14,9 @@ from accounts.models import Organization
 from config.api.errors import GatewayError
 from config.api.fields import StrictSerializer
 from config.changes.kinds import ChangeKind, FourEyes
-from config.console.actions import Message, transition
+from config.console.actions import deletion
 from config.console.base import ConsoleAdmin
-from config.console.forms import ConsoleForm
+from config.console.forms import RECORD, ConsoleForm, part
 from config.console.unfold import TextWidget, display
 from endpoints.models import (
     OwnModel,
@@ -119,54 +119,31 @@ class PrivateProviderAdmin(ConsoleAdmin):
         "Add a provider here or by POST /api/v1/private-providers. Endpoints name its slug."
     )
     fieldsets = (
-        (
-            None,
-            {
-                "fields": (
-                    "organization", ("name", "slug"), "display_name", "base_url", "is_keyless",
-                )
-            },
-        ),
-        ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
-    )  # fmt: skip
-    readonly_fields = ("id", "created_at", "updated_at")
-
-    def get_queryset(self, request: HttpRequest) -> Any:
-        return super().get_queryset(request).filter(deleted_at=None)
+        part(None, "organization", ("name", "slug"), "display_name", "base_url", "is_keyless"),
+        RECORD,
+    )
+    deletion_stamp = "deleted_at"
+    fixed_fields = ("organization", "name", "slug")
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        if obj is None:
-            return self.readonly_fields
-        fixed = (*self.readonly_fields, "organization", "name", "slug")
+        fixed = super().get_readonly_fields(request, obj)
         # The secrets of the organization go to the address.
-        return fixed if may_point_secrets(request) else (*fixed, "base_url")
-
-    def has_remove_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("endpoints.delete_privateprovider")
+        return fixed if obj is None or may_point_secrets(request) else (*fixed, "base_url")
 
     def create(self, request: HttpRequest, obj: Any, form: Any) -> PrivateProvider:
         create = PrivateProvider.objects.create_provider
         made: PrivateProvider = create(organization_id=obj.organization_id, **form.members)
         return made
 
-    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        if not change:
-            super().save_model(request, obj, form, change)
-            return
+    def change(self, request: HttpRequest, obj: Any, form: Any) -> None:
         PrivateProvider.objects.get(pk=obj.pk).edit(**form.members)
 
-    @transition(
-        description="Delete",
-        question="The provider disappears from every list, and its name and slug are free again. "
+    remove = deletion(
+        "The provider disappears from every list, and its name and slug are free again. "
         "Its endpoints must be deleted before. This cannot be undone.",
+        permission="endpoints.delete_privateprovider",
         submit="Delete the provider",
-        permission="remove",
-        icon="delete",
-        danger=True,
     )
-    def remove(self, request: HttpRequest, provider: PrivateProvider, form: Any) -> Message:
-        provider.remove()
-        return messages.SUCCESS, f"{provider} is deleted."
 
 
 class OwnModelForm(OwnForm):
@@ -223,23 +200,24 @@ class OwnModelAdmin(ConsoleAdmin):
         "Add a model here or by POST /api/v1/private-models, then an endpoint that serves it."
     )
     fieldsets = (
-        (None, {"fields": ("slug", "name", "made_from")}),
-        (
+        part(None, "slug", "name", "made_from"),
+        part(
             "Taken from the base model",
-            {
-                "fields": (
-                    ("context_length", "tokenizer"), ("input_modalities", "output_modalities"),
-                    "supported_parameters",
-                )
-            },
+            ("context_length", "tokenizer"),
+            ("input_modalities", "output_modalities"),
+            "supported_parameters",
         ),
-        ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
-    )  # fmt: skip
+        RECORD,
+    )
     add_fieldsets = (fieldsets[0],)
-    readonly_fields = (
-        "context_length", "tokenizer", "input_modalities", "output_modalities",
-        "supported_parameters", "id", "created_at", "updated_at",
-    )  # fmt: skip
+    fixed_fields = (
+        "slug",
+        "context_length",
+        "tokenizer",
+        "input_modalities",
+        "output_modalities",
+        "supported_parameters",
+    )
 
     @display(description="Context", ordering="context_length")
     def context(self, model: OwnModel) -> str:
@@ -249,30 +227,16 @@ class OwnModelAdmin(ConsoleAdmin):
         owner = Organization.objects.filter(pk=tenant_id).first()
         return {} if owner is None else {"slug": f"{owner.slug}/"}
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        return (*self.readonly_fields, "slug") if obj else self.readonly_fields
-
-    def has_remove_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("endpoints.delete_ownmodel")
-
     def create(self, request: HttpRequest, obj: Any, form: Any) -> Any:
         return create_own_model(obj.organization_id, **form.members)
 
-    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        if not change:
-            super().save_model(request, obj, form, change)
-            return
+    def change(self, request: HttpRequest, obj: Any, form: Any) -> None:
         edit_own_model(OwnModel.objects.get(pk=obj.pk), **form.members)
 
-    @transition(
-        description="Delete",
-        question="The model disappears from every list, and requests for it are refused. Its "
+    remove = deletion(
+        "The model disappears from every list, and requests for it are refused. Its "
         "endpoints must be deleted before. This cannot be undone.",
+        permission="endpoints.delete_ownmodel",
         submit="Delete the model",
-        permission="remove",
-        icon="delete",
-        danger=True,
+        delete=remove_own_model,
     )
-    def remove(self, request: HttpRequest, model: OwnModel, form: Any) -> Message:
-        remove_own_model(model)
-        return messages.SUCCESS, f"{model} is deleted."

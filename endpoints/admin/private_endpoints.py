@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, cast
 
-from django.contrib import admin
+from django.contrib import admin, messages
+from django.contrib.auth.models import User
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.template.loader import render_to_string
 from django.utils.html import format_html_join
 from django.utils.timesince import timesince
 
+from accounts.admin.forms import may_point_secrets
 from accounts.admin.uploads import OrganizationExportForm, OrganizationUploadForm
 from accounts.models import ByokCredential
 from billing.admin.excesses import UnderReviewFilter, count_reviews, reviews_of
 from catalog.admin.prices import PRICING, edit_price
 from catalog.models import LanguageModel
 from catalog.pricing import RATES
+from config.api.errors import Forbidden
 from config.api.text import parse_uuid
 from config.audit.context import actor_of
 from config.bulk.report import Report, RowListener
@@ -26,17 +30,31 @@ from config.bulk.rows import read_lines
 from config.changes.kinds import ChangeKind, FourEyes
 from config.changes.proposals import PRICE
 from config.clocks.clock import clock
+from config.console.actions import Message, bulk_action, report, transition
+from config.console.base import ConsoleAdmin
 from config.console.formatting import dollars, label_renderer, per_million
-from config.console.unfold import display
+from config.console.forms import part
+from config.console.unfold import column, display
 from config.console.uploads import BulkFile, Upload
 from config.models import TIME_COLUMNS
 from endpoints import imports
-from endpoints.admin.actions import PrivateEndpointActions
-from endpoints.admin.forms import PrivateEndpointForm
+from endpoints.activation import describe_failure, validate_and_replace, validate_only
+from endpoints.admin.forms import (
+    DisableDialog,
+    EditDialog,
+    FallbackDialog,
+    PoolDialog,
+    PrivateEndpointForm,
+    RemoveDialog,
+    ReplaceDialog,
+    TimesDialog,
+    ValidateDialog,
+)
 from endpoints.admin.validations import OUTCOMES
 from endpoints.history import SHOWN, events, render_operations, render_proofs
 from endpoints.models import PrivateEndpoint, Validation
 from inference.reports.usage import subjects
+from inference.reports.usage.consequences import foresee_endpoint, foresee_endpoints
 from inference.reports.usage.panel import show_usage
 
 _KEPT: Final = "deleted, stays private until released"
@@ -67,10 +85,36 @@ class PrivateEndpointFile(BulkFile):
         return "private-endpoints.jsonl", imports.export(given["organization"].pk)
 
 
+Status = PrivateEndpoint.Status
+_BY_STATUS: Final[dict[str, set[str]]] = {
+    Status.DRAFT: {
+        "edit", "edit_price", "limit_time", "limit_fallback", "place_in_pool", "validate",
+        "activate", "remove",
+    },
+    Status.ACTIVE: {
+        "replace_deployment", "edit_price", "limit_time", "limit_fallback", "place_in_pool",
+        "validate_again", "disable", "remove",
+    },
+    Status.DISABLED: {
+        "edit_price", "limit_time", "limit_fallback", "place_in_pool", "enable", "remove",
+    },
+}  # fmt: skip
+_OPERATE: Final = "endpoints.change_privateendpoint"
+_REMOVE: Final = "endpoints.delete_privateendpoint"
+_DELETION: Final = FourEyes((ChangeKind.DELETIONS,), _REMOVE)
+_EDITED: Final = frozenset(("upstream_model_id", "base_url", "declared_region", "declared_zdr"))
+
+
 @admin.register(PrivateEndpoint)
-class PrivateEndpointAdmin(PrivateEndpointActions):
+class PrivateEndpointAdmin(ConsoleAdmin):
     """Lists the endpoints of organizations; only the actions change an endpoint's status."""
 
+    actions = ("activate_selected", "disable_selected", "enable_selected", "remove_selected")
+    actions_detail = (
+        "edit", "replace_deployment", "edit_price", "limit_time", "limit_fallback",
+        "place_in_pool", "validate", "validate_again", "activate", "disable", "enable", "remove",
+        "release",
+    )  # fmt: skip
     form = PrivateEndpointForm
     list_display = (
         "model", "provider_name", "state", "validated", "validated_ago", "drift", "organization",
@@ -85,7 +129,7 @@ class PrivateEndpointAdmin(PrivateEndpointActions):
         "validation",
     )
     list_filter = ("status", UnderReviewFilter, "declared_region", "provider")
-    linked_lookups = (*PrivateEndpointActions.linked_lookups, "drifted_at__isnull")
+    linked_lookups = (*ConsoleAdmin.linked_lookups, "drifted_at__isnull")
     search_fields = ("model__name", "model__slug", "provider_name", "upstream_model_id")
     uuid_search_fields = ("id", "organization_id")
     ordering = ("-created_at", "-id")
@@ -97,75 +141,57 @@ class PrivateEndpointAdmin(PrivateEndpointActions):
     bulk_file = PrivateEndpointFile()
     actions_list = ("import_file", "export_file")
     edit_price = edit_price
-    other_operations = {**PrivateEndpointActions.other_operations, PRICE: PRICING}
+    other_operations = {**ConsoleAdmin.other_operations, PRICE: PRICING}
     reviews = reviews_of
     panels = {"usage": show_usage(subjects.of_private_endpoint)}
     add_fieldsets = (
-        (
+        part(
             None,
-            {
-                "fields": (
-                    "organization", ("model", "provider"), ("own_model", "own_model_name"),
-                    "upstream_model_id", "base_url",
-                ),
-                "description": "A new endpoint is a draft: validate it with a live call, then "
-                "activate it. The base URL is an HTTPS address that ends with the version, such as "
-                "https://llm.example.com/v1. Leave it empty if the credential contains it.",
-            },
+            "organization",
+            ("model", "provider"),
+            ("own_model", "own_model_name"),
+            "upstream_model_id",
+            "base_url",
+            note="A new endpoint is a draft: validate it with a live call, then "
+            "activate it. The base URL is an HTTPS address that ends with the version, such as "
+            "https://llm.example.com/v1. Leave it empty if the credential contains it.",
         ),
-        ("Declarations", {"fields": (("declared_region", "declared_zdr"),)}),
-        (
+        part("Declarations", ("declared_region", "declared_zdr")),
+        part(
             "Negotiated price",
-            {
-                "fields": (("prompt", "completion"), ("cache_read", "cache_write")),
-                "description": "Leave all four empty to charge the public list price.",
-            },
+            ("prompt", "completion"),
+            ("cache_read", "cache_write"),
+            note="Leave all four empty to charge the public list price.",
         ),
-        (
+        part(
             "Limits of time",
-            {
-                "classes": ["collapse"],
-                "fields": TIME_COLUMNS,
-                "description": "Empty fields, and longer times, mean the limits of the settings.",
-            },
-        ),
-    )  # fmt: skip
-    fieldsets = (
-        (
-            None,
-            {"fields": (("state", "validated", "drift"), ("model", "provider"), "organization")},
-        ),
-        ("Upstream", {"fields": ("base_url", "upstream_model_id", "credentials")}),
-        ("Declarations", {"fields": (("declared_region", "declared_zdr"), "fallback")}),
-        ("Price", {"fields": (("rates", "reviews"),)}),
-        ("Limits of time", {"classes": ["collapse"], "fields": TIME_COLUMNS}),
-        ("Operations and parameters", {"fields": ("operations", "proofs")}),
-        ("History", {"fields": ("history",)}),
-        (
-            "Record",
-            {
-                "classes": ["collapse"],
-                "fields": (
-                    ("activated_at", "activated_by"),
-                    ("disabled_at", "disabled_by"),
-                    "disabled_reason",
-                    ("deleted_at", "deleted_by"),
-                    ("released_at", "released_by"),
-                    ("watched_at", "drifted_at"),
-                    ("created_at", "updated_at"),
-                    "id",
-                    "idempotency_key",
-                ),
-            },
+            *TIME_COLUMNS,
+            note="Empty fields, and longer times, mean the limits of the settings.",
+            folded=True,
         ),
     )
-    readonly_fields = (
-        "state", "validated", "drift", "credentials", "rates", "reviews", "operations",
-        "proofs", "history", "activated_at", "activated_by",
-        "disabled_at", "disabled_by", "disabled_reason", "deleted_at", "deleted_by",
-        "released_at", "released_by", "watched_at", "drifted_at", "created_at",
-        "updated_at", "id", "idempotency_key",
-    )  # fmt: skip
+    fieldsets = (
+        part(None, ("state", "validated", "drift"), ("model", "provider"), "organization"),
+        part("Upstream", "base_url", "upstream_model_id", "credentials"),
+        part("Declarations", ("declared_region", "declared_zdr"), "fallback"),
+        part("Price", ("rates", "reviews")),
+        part("Limits of time", *TIME_COLUMNS, folded=True),
+        part("Operations and parameters", "operations", "proofs"),
+        part("History", "history"),
+        part(
+            "Record",
+            ("activated_at", "activated_by"),
+            ("disabled_at", "disabled_by"),
+            "disabled_reason",
+            ("deleted_at", "deleted_by"),
+            ("released_at", "released_by"),
+            ("watched_at", "drifted_at"),
+            ("created_at", "updated_at"),
+            "id",
+            "idempotency_key",
+            folded=True,
+        ),
+    )
 
     readonly_preprocess_fields = {
         "state": label_renderer(_STATES),
@@ -173,13 +199,12 @@ class PrivateEndpointAdmin(PrivateEndpointActions):
         "drift": label_renderer(_DRIFT),
     }
 
-    @display(
-        description="Status",
+    state = column(
+        "Status",
+        lambda endpoint: str(endpoint.status) if endpoint.deleted_at is None else _KEPT,
         ordering="status",
         label=_STATES,
     )
-    def state(self, endpoint: PrivateEndpoint) -> str:
-        return str(endpoint.status) if endpoint.deleted_at is None else _KEPT
 
     @display(description="Validation", label=OUTCOMES)
     def validated(self, endpoint: PrivateEndpoint) -> str:
@@ -194,9 +219,7 @@ class PrivateEndpointAdmin(PrivateEndpointActions):
             return "never"
         return f"{timesince(endpoint.validation.created_at, clock.now(), depth=1)}\xa0ago"
 
-    @display(description="Region")
-    def region(self, endpoint: PrivateEndpoint) -> str:
-        return endpoint.declared_region or ""
+    region = column("Region", lambda endpoint: endpoint.declared_region or "")
 
     @display(description="ZDR", label={"declared": "success", "denied": "warning"})
     def zdr(self, endpoint: PrivateEndpoint) -> str:
@@ -303,6 +326,207 @@ class PrivateEndpointAdmin(PrivateEndpointActions):
             by=actor_of(request),
         )
         return endpoint
+
+    def has_reprice_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return request.user.has_perm(_OPERATE)
+
+    def offers_action(self, request: HttpRequest, obj: PrivateEndpoint, name: str) -> bool:
+        if obj.deleted_at is not None:
+            return name == "release"
+        return name in _BY_STATUS[obj.status]
+
+    @transition("Edit", submit="Save the draft", permission=_OPERATE, icon="edit", form=EditDialog)
+    def edit(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
+        """A changed draft must be validated again before it can be activated."""
+        endpoint.edit(by=actor_of(request), **_read_upstream(request, form))
+        return messages.SUCCESS, "The draft is saved."
+
+    @transition(
+        "Replace the deployment",
+        submit="Validate and replace",
+        permission=_OPERATE,
+        icon="swap_horiz",
+        form=ReplaceDialog,
+    )
+    def replace_deployment(
+        self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any
+    ) -> Message:
+        """Sends a plain and a streamed request to the new deployment. If it passes, later requests
+        go there, and running ones end where they began; else nothing is changed.
+        """
+        validate_and_replace(
+            endpoint,
+            _read_upstream(request, form),
+            workspace_id=form.cleaned_data["workspace"].pk,
+            by=actor_of(request),
+            judge=partial(_judge_again, request),
+            may_bind=may_point_secrets(request),
+        )
+        return messages.SUCCESS, "The endpoint has the new deployment."
+
+    @transition(
+        "Limit time", submit="Save the limits", permission=_OPERATE, icon="timer", form=TimesDialog
+    )
+    def limit_time(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
+        """The limits apply to later requests. Nothing needs to be validated again."""
+        endpoint.limit_time(form.limits)
+        return messages.SUCCESS, "The limits of time are saved."
+
+    @transition(
+        "Fallback",
+        submit="Save the fallback",
+        permission=_OPERATE,
+        icon="alt_route",
+        form=FallbackDialog,
+    )
+    def limit_fallback(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
+        """Says where later requests for the model may go besides private endpoints."""
+        endpoint.edit(by=actor_of(request), fallback=form.cleaned_data["fallback"])
+        return messages.SUCCESS, "The fallback is saved."
+
+    @transition(
+        "Pool", submit="Save the place", permission=_OPERATE, icon="account_tree", form=PoolDialog
+    )
+    def place_in_pool(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
+        """Says which of the later requests for the model the endpoint serves."""
+        endpoint.edit(by=actor_of(request), settings={"routing": form.routing})
+        return messages.SUCCESS, "The place in the pool is saved."
+
+    @transition(
+        "Validate",
+        submit="Validate now",
+        permission=_OPERATE,
+        icon="fact_check",
+        form=ValidateDialog,
+    )
+    def validate(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
+        """Sends a plain and a streamed request with the BYOK credential of a workspace."""
+        return _validate(request, endpoint, form, again=False)
+
+    @transition(
+        "Validate again",
+        submit="Validate now",
+        permission=_OPERATE,
+        icon="fact_check",
+        form=ValidateDialog,
+    )
+    def validate_again(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
+        """Sends a plain and a streamed request with the BYOK credential of a workspace. If they
+        pass, later watches compare with them, and a drift ends. The endpoint stays active.
+        """
+        return _validate(request, endpoint, form, again=True)
+
+    @transition("Activate", submit="Activate", permission=_OPERATE, icon="play_arrow")
+    def activate(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
+        """Requests of the organization are routed to this endpoint from now on."""
+        endpoint.activate(by=actor_of(request))
+        return messages.SUCCESS, "The endpoint is active."
+
+    @transition(
+        "Disable",
+        submit="Disable",
+        permission=_OPERATE,
+        icon="pause",
+        form=DisableDialog,
+        foresee=foresee_endpoint,
+    )
+    def disable(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
+        """No request is routed to this endpoint from now on. Its model stays private: public
+        endpoints serve only what lists them, or may fall back to any.
+        """
+        endpoint.disable(by=actor_of(request), reason=form.cleaned_data["reason"])
+        return messages.SUCCESS, "The endpoint is disabled."
+
+    @transition("Enable", submit="Enable", permission=_OPERATE, icon="play_arrow")
+    def enable(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
+        """Requests of the organization are routed to this endpoint again."""
+        endpoint.enable(by=actor_of(request))
+        return messages.SUCCESS, "The endpoint is active again."
+
+    @transition(
+        "Delete",
+        submit="Delete the endpoint",
+        permission=_REMOVE,
+        icon="delete",
+        danger=True,
+        form=RemoveDialog,
+        foresee=foresee_endpoint,
+        four_eyes=_DELETION,
+    )
+    def remove(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
+        """The endpoint disappears from every list and no request is routed to it. Its generations
+        stay. If it was ever active, its model stays private until it is released. This cannot be
+        undone.
+        """
+        endpoint.remove(by=actor_of(request), release=form.cleaned_data["release"])
+        return messages.SUCCESS, f"{endpoint} is deleted."
+
+    @transition(
+        "Release",
+        submit="Release the model",
+        permission=_REMOVE,
+        icon="lock_open",
+        danger=True,
+        four_eyes=_DELETION,
+    )
+    def release(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
+        """Requests for the model go to public endpoints again, from the next one on. The model
+        becomes private again when an endpoint of it is activated.
+        """
+        done = f"{endpoint.model} is not private any more."
+        return report(endpoint.release(by=actor_of(request)), done, "It was released before.")
+
+    @bulk_action("Activate", permission=_OPERATE)
+    def activate_selected(self, request: HttpRequest, endpoint: PrivateEndpoint) -> None:
+        """Activate these endpoints?"""
+        endpoint.activate(by=actor_of(request))
+
+    @bulk_action("Disable", permission=_OPERATE, foresee=foresee_endpoints)
+    def disable_selected(self, request: HttpRequest, endpoint: PrivateEndpoint) -> None:
+        """Disable these endpoints? No request is routed to them from now on."""
+        endpoint.disable(by=actor_of(request))
+
+    @bulk_action("Enable", permission=_OPERATE)
+    def enable_selected(self, request: HttpRequest, endpoint: PrivateEndpoint) -> None:
+        """Enable these endpoints?"""
+        endpoint.enable(by=actor_of(request))
+
+    @bulk_action("Delete", permission=_REMOVE, foresee=foresee_endpoints, four_eyes=_DELETION)
+    def remove_selected(self, request: HttpRequest, endpoint: PrivateEndpoint) -> None:
+        """Delete these endpoints? They disappear from every list and no request is routed to them.
+        This cannot be undone.
+        """
+        endpoint.remove(by=actor_of(request))
+
+
+def _validate(
+    request: HttpRequest, endpoint: PrivateEndpoint, form: Any, *, again: bool
+) -> Message:
+    result = validate_only(
+        endpoint,
+        workspace_id=form.cleaned_data["workspace"].pk,
+        again=again,
+        may_bind=may_point_secrets(request),
+    )
+    if result.passed:
+        return messages.SUCCESS, "The validation passed."
+    return messages.WARNING, describe_failure(result)
+
+
+def _judge_again(request: HttpRequest) -> None:
+    """Raises :class:`Forbidden` for an operator who lost the power while a validation ran."""
+    user = User.objects.filter(pk=cast(User, request.user).pk, is_active=True).first()
+    if user is None or not user.has_perm(_OPERATE):
+        raise Forbidden("You may not change endpoints any more. Nothing was changed.")
+
+
+def _read_upstream(request: HttpRequest, form: Any) -> dict[str, Any]:
+    """Returns the upstream and the declarations of a form.
+
+    For who may not point secrets, the form has refused another URL than the one that it showed.
+    """
+    names = _EDITED if may_point_secrets(request) else _EDITED - {"base_url"}
+    return {name: form.cleaned_data[name] for name in names}
 
 
 def _describe_travel(endpoint: PrivateEndpoint, credential: ByokCredential) -> str:

@@ -8,7 +8,8 @@ from django.contrib import admin
 
 from config.console.base import ConsoleAdmin
 from config.console.formatting import label_renderer, nano_dollars
-from config.console.unfold import display
+from config.console.forms import part
+from config.console.unfold import column, display
 from endpoints.history import render_checks, render_operations, render_proofs
 from endpoints.models import Validation
 
@@ -37,56 +38,24 @@ class ValidationAdmin(ConsoleAdmin):
     ordering = ("-created_at", "-id")
     sortable_by = ()
     fieldsets = (
-        (
-            None,
-            {"fields": ("endpoint", ("result", "purpose", "validated_by"), ("cost", "duration"))},
-        ),
-        ("Credential", {"fields": ("workspace", ("credential", "credential_version"), "host")}),
-        ("Checks", {"fields": ("checks_table",)}),
-        ("Operations and parameters", {"fields": ("operations", "proofs")}),
-        ("Evidence", {"fields": ("evidence", "changes")}),
-        (
-            "Record",
-            {
-                "classes": ["collapse"],
-                "fields": ("id", "configuration", ("created_at", "updated_at")),
-            },
-        ),
+        part(None, "endpoint", ("result", "purpose", "validated_by"), ("cost", "duration")),
+        part("Credential", "workspace", ("credential", "credential_version"), "host"),
+        part("Checks", "checks_table"),
+        part("Operations and parameters", "operations", "proofs"),
+        part("Evidence", "evidence", "changes"),
+        part("Record", "id", "configuration", ("created_at", "updated_at"), folded=True),
     )
-    readonly_fields = (
-        "result", "cost", "duration", "checks_table", "operations", "proofs", "id", "created_at",
-        "updated_at",
-    )  # fmt: skip
     readonly_preprocess_fields = {"result": label_renderer(OUTCOMES)}
 
-    @display(description="Endpoint")
-    def endpoint_name(self, validation: Validation) -> str:
-        return str(validation.endpoint)
-
-    @display(description="Organization")
-    def organization(self, validation: Validation) -> str:
-        return validation.endpoint.organization.name
+    endpoint_name = column("Endpoint", lambda validation: str(validation.endpoint))
+    organization = column("Organization", lambda validation: validation.endpoint.organization.name)
 
     @display(description="Outcome", ordering="outcome", label=OUTCOMES)
     def result(self, validation: Validation) -> str:
         return str(Validation.Outcome(validation.outcome).label)
 
-    @display(description="Cost")
-    def cost(self, validation: Validation) -> str:
-        return nano_dollars(validation.cost_nano)
-
-    @display(description="Duration")
-    def duration(self, validation: Validation) -> str:
-        return f"{validation.duration_ms} ms"
-
-    @display(description="Checks")
-    def checks_table(self, validation: Validation) -> str:
-        return render_checks(validation)
-
-    @display(description="Operations")
-    def operations(self, validation: Validation) -> str:
-        return render_operations(validation)
-
-    @display(description="What the answers have shown")
-    def proofs(self, validation: Validation) -> str:
-        return render_proofs(validation)
+    cost = column("Cost", lambda validation: nano_dollars(validation.cost_nano))
+    duration = column("Duration", lambda validation: f"{validation.duration_ms} ms")
+    checks_table = column("Checks", lambda validation: render_checks(validation))
+    operations = column("Operations", lambda validation: render_operations(validation))
+    proofs = column("What the answers have shown", lambda validation: render_proofs(validation))

@@ -13,7 +13,7 @@ from accounts.models import ByokCredential
 from billing.models import Excess, Transfer
 from catalog.pricing import NANO, Billable, Charge, list_charges
 from config.console.formatting import dollars, label_renderer, nano_dollars, render_table
-from config.console.unfold import display
+from config.console.unfold import column, display
 from inference.models import Generation
 
 STATES: Final = {
@@ -48,9 +48,7 @@ class GenerationColumns:
 
     readonly_preprocess_fields = {"state": label_renderer(STATES)}
 
-    @display(description="Status", label=STATES)
-    def state(self, generation: Generation) -> str:
-        return str(generation.status)
+    state = column("Status", lambda generation: str(generation.status), label=STATES)
 
     @display(description="Tokens")
     def tokens(self, generation: Generation) -> str:
@@ -58,9 +56,7 @@ class GenerationColumns:
             return ""
         return f"{generation.prompt_tokens or 0} + {generation.completion_tokens or 0}"
 
-    @display(description="Cost")
-    def cost(self, generation: Generation) -> str:
-        return nano_dollars(generation.cost_nano)
+    cost = column("Cost", lambda generation: nano_dollars(generation.cost_nano))
 
     @display(description="Upstream cost")
     def upstream_cost(self, generation: Generation) -> str:

@@ -17,7 +17,7 @@ from config.clocks.clock import clock
 from config.console.actions import Message, transition
 from config.console.base import ConsoleAdmin
 from config.console.formatting import nano_dollars
-from config.console.forms import ConsoleForm, NoteField
+from config.console.forms import ConsoleForm, NoteField, part
 from config.console.lists.filters import (
     FilterForm,
     FormFilter,
@@ -26,7 +26,7 @@ from config.console.lists.filters import (
     TextField,
     UtcField,
 )
-from config.console.unfold import Dialog, PickerFilter, display
+from config.console.unfold import Dialog, PickerFilter, column
 from inference.admin.columns import GenerationColumns
 from inference.admin.invoices import reconcile_invoice
 from inference.admin.live import answer_rows, show_live
@@ -192,57 +192,38 @@ class GenerationAdmin(GenerationColumns, ConsoleAdmin):
     delete_text = delete_text
     empty_hint = "Send a request to /api/v1/chat/completions with an API key."
     fieldsets = (
-        (
+        part(
             None,
-            {
-                "fields": (
-                    ("state", "error_type"),
-                    ("id", "operation", "streamed"),
-                    ("model", "requested_model"),
-                    ("request_id", "cached_from", "retry_of"),
-                )
-            },
+            ("state", "error_type"),
+            ("id", "operation", "streamed"),
+            ("model", "requested_model"),
+            ("request_id", "cached_from", "retry_of"),
         ),
-        (
+        part(
             "Caller",
-            {
-                "fields": (
-                    ("organization", "workspace"),
-                    ("api_key", "member"),
-                    ("end_user", "session_id"),
-                    ("region", "http_referer"),
-                    ("app_title", "user_agent"),
-                    ("preset_id", "trace"),
-                )
-            },
+            ("organization", "workspace"),
+            ("api_key", "member"),
+            ("end_user", "session_id"),
+            ("region", "http_referer"),
+            ("app_title", "user_agent"),
+            ("preset_id", "trace"),
         ),
-        (
+        part(
             "Route",
-            {
-                "fields": (
-                    ("provider_name", "is_byok"),
-                    ("private_endpoint", "model_endpoint"),
-                    ("upstream_model", "upstream_id"),
-                    "attestation",
-                    "attempts_table",
-                )
-            },
+            ("provider_name", "is_byok"),
+            ("private_endpoint", "model_endpoint"),
+            ("upstream_model", "upstream_id"),
+            "attestation",
+            "attempts_table",
         ),
-        ("Cost", {"fields": (("cost", "upstream_cost"), "is_estimated", "breakdown", "money")}),
-        (
+        part("Cost", ("cost", "upstream_cost"), "is_estimated", "breakdown", "money"),
+        part(
             "Result",
-            {
-                "fields": (
-                    ("finish_reason", "native_finish_reason"),
-                    ("latency_ms", "duration_ms"),
-                    "created_at",
-                )
-            },
+            ("finish_reason", "native_finish_reason"),
+            ("latency_ms", "duration_ms"),
+            "created_at",
         ),
     )
-    readonly_fields = (
-        "state", "requested_model", "cost", "upstream_cost", "attempts_table", "breakdown", "money",
-    )  # fmt: skip
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: QuerySet[Any] = super().get_queryset(request)
@@ -283,15 +264,12 @@ class GenerationAdmin(GenerationColumns, ConsoleAdmin):
         return actions
 
     @transition(
-        description="Refund",
-        question="The organization gets back all credits that it paid for this generation. Its "
-        "budgets still count the generation.",
-        submit="Refund",
-        permission="billing.add_transfer",
-        icon="undo",
-        form=RefundDialog,
+        "Refund", submit="Refund", permission="billing.add_transfer", icon="undo", form=RefundDialog
     )
     def refund(self, request: HttpRequest, generation: Generation, form: Any) -> Message:
+        """The organization gets back all credits that it paid for this generation. Its budgets
+        still count the generation.
+        """
         transfer = ledger.refund(
             generation.pk, actor=actor_of(request), note=form.cleaned_data["note"]
         )
@@ -315,6 +293,4 @@ class FeedbackAdmin(ConsoleAdmin):
     fields = (("category", "about"), "comment", ("created_by", "created_at"))
     readonly_fields = ("category", "about", "comment", "created_by", "created_at")
 
-    @display(description="Generation")
-    def about(self, feedback: Feedback) -> str:
-        return feedback.generation_id
+    about = column("Generation", lambda feedback: feedback.generation_id)

@@ -16,7 +16,8 @@ from billing.models.ledger import OF_GENERATIONS
 from config.clocks.writing import write_minute
 from config.console.base import ConsoleAdmin
 from config.console.formatting import render_table
-from config.console.unfold import display
+from config.console.forms import part
+from config.console.unfold import column, display
 from config.models import Departure
 from config.partitions.declarations import partitionings
 from config.partitions.tables import list_all_partitions, read_now
@@ -48,8 +49,7 @@ class DepartureAdmin(ConsoleAdmin):
     sortable_by = ()
     list_before_template = "admin/inference/partitions.html"
     empty_hint = "Audit entries, validations or sums of hours leave when RETENTION_DAYS says so."
-    fieldsets = ((None, {"fields": (("kind", "begin", "end"), "left_at", "files_table", "state")}),)
-    readonly_fields = ("files_table", "state")
+    fieldsets = (part(None, ("kind", "begin", "end"), "left_at", "files_table", "state"),)
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
         now = read_now()
@@ -64,13 +64,8 @@ class DepartureAdmin(ConsoleAdmin):
             },
         )
 
-    @display(description="Rows")
-    def rows(self, departure: Departure) -> str:
-        return f"{sum(file.rows for file in list_files(departure)):,}"
-
-    @display(description="Files")
-    def files_count(self, departure: Departure) -> str:
-        return str(len(departure.files))
+    rows = column("Rows", lambda departure: f"{sum(file.rows for file in list_files(departure)):,}")
+    files_count = column("Files", lambda departure: str(len(departure.files)))
 
     @display(description="Files")
     def files_table(self, departure: Departure) -> str:

@@ -14,7 +14,7 @@ from django.db.models import Count, Max
 from django.http import HttpRequest
 from django.utils.html import format_html_join
 
-from accounts.admin.keys.pickers import (
+from accounts.admin.pickers import (
     SubjectPickers,
     make_keys_field,
     make_members_field,
@@ -30,8 +30,8 @@ from config.api.text import parse_uuid
 from config.changes.kinds import ChangeKind, FourEyes
 from config.changes.proposals import Difference
 from config.clocks.writing import write_time
-from config.console.actions import Message, transition
-from config.console.forms import ConsoleForm, SecretFormField
+from config.console.actions import Message, deletion, transition
+from config.console.forms import RECORD, ConsoleForm, SecretFormField, part
 from config.console.unfold import Dialog, SelectWidget, display
 from config.credentials import Secret
 from endpoints import rotation
@@ -224,27 +224,24 @@ class ByokCredentialAdmin(SubjectPickers):
     autocomplete_fields = ("workspace",)
     actions_detail = ("rotate", "remove")
     add_fieldsets = (
-        (None, {"fields": ("owner", "workspace", "provider", "secret", "name")}),
-        ("Use", {"fields": _BYOK_FLAGS}),
-        ("Limits", {"fields": _BYOK_LIMITS, "description": _LIMITS_HELP + _SUBJECTS_LATER}),
-        ("Declarations", {"fields": _BYOK_DECLARED}),
+        part(None, "owner", "workspace", "provider", "secret", "name"),
+        part("Use", *_BYOK_FLAGS),
+        part("Limits", *_BYOK_LIMITS, note=_LIMITS_HELP + _SUBJECTS_LATER),
+        part("Declarations", *_BYOK_DECLARED),
     )
     fieldsets = (
-        (None, {"fields": ("name", ("label", "version"), "dependants")}),
-        ("Scope", {"fields": ("organization", "workspace", "provider_slug", "sort_order")}),
-        ("Use", {"fields": _BYOK_FLAGS}),
-        ("Hosts", {"fields": ("destinations", "past_destinations")}),
-        (
-            "Limits",
-            {"fields": (*_BYOK_LIMITS, *_BYOK_SUBJECTS), "description": _LIMITS_HELP},
-        ),
-        ("Declarations", {"fields": _BYOK_DECLARED}),
-        ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
+        part(None, "name", ("label", "version"), "dependants"),
+        part("Scope", "organization", "workspace", "provider_slug", "sort_order"),
+        part("Use", *_BYOK_FLAGS),
+        part("Hosts", "destinations", "past_destinations"),
+        part("Limits", *_BYOK_LIMITS, *_BYOK_SUBJECTS, note=_LIMITS_HELP),
+        part("Declarations", *_BYOK_DECLARED),
+        RECORD,
     )
-    readonly_fields = (
-        "label", "version", "dependants", "destinations", "past_destinations", "id", "created_at",
-        "updated_at",
-    )  # fmt: skip
+
+    # The ciphertext is bound to these columns; a change would make it undecryptable.
+    deletion_stamp = "deleted_at"
+    fixed_fields = ("workspace", "provider_slug")
 
     def initial_for(self, tenant_id: UUID) -> dict[str, Any]:
         return {"owner": tenant_id}
@@ -263,15 +260,6 @@ class ByokCredentialAdmin(SubjectPickers):
     @display(description="Workspace", ordering="workspace__name")
     def scope(self, credential: ByokCredential) -> str:
         return credential.workspace.name if credential.workspace else "all workspaces"
-
-    def get_queryset(self, request: HttpRequest) -> Any:
-        return super().get_queryset(request).filter(deleted_at=None)
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        if obj is None:
-            return self.readonly_fields
-        # The ciphertext is bound to these columns; a change would make it undecryptable.
-        return (*self.readonly_fields, "organization", "workspace", "provider_slug")
 
     def get_form(
         self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any
@@ -294,10 +282,7 @@ class ByokCredentialAdmin(SubjectPickers):
             for name, options in fieldsets
         ]
 
-    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        if not change:
-            super().save_model(request, obj, form, change)
-            return
+    def change(self, request: HttpRequest, obj: Any, form: Any) -> None:
         given = form.cleaned_data
         secret = given["secret"]
         names = {*form.changed_data, *(() if secret is None else ("allowed_hosts",))} - {"secret"}
@@ -315,32 +300,19 @@ class ByokCredentialAdmin(SubjectPickers):
             },
         )
 
-    def has_remove_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("accounts.delete_byokcredential")
-
-    @transition(
-        description="Delete",
-        question="The secret is erased and no request uses it any more. This cannot be undone.",
+    remove = deletion(
+        "The secret is erased and no request uses it any more. This cannot be undone.",
+        permission="accounts.delete_byokcredential",
         submit="Delete the credential",
-        permission="remove",
-        icon="delete",
-        danger=True,
         foresee=foresee_credential,
         four_eyes=FourEyes((ChangeKind.DELETIONS,), "accounts.delete_byokcredential"),
     )
-    def remove(self, request: HttpRequest, credential: ByokCredential, form: Any) -> Message:
-        credential.remove()
-        return messages.SUCCESS, f"{credential} is deleted."
-
-    def has_rotate_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("accounts.change_byokcredential")
 
     @transition(
-        description="Rotate",
-        question="Replaces the secret. Validations with the old secret become stale.",
+        "Rotate",
         foresee=foresee_credential,
         submit="Replace the secret",
-        permission="rotate",
+        permission="accounts.change_byokcredential",
         icon="autorenew",
         form=RotateDialog,
         prepare=_try_new_secret,
@@ -349,6 +321,7 @@ class ByokCredentialAdmin(SubjectPickers):
         ),
     )
     def rotate(self, request: HttpRequest, credential: ByokCredential, form: Any) -> Message:
+        """Replaces the secret. Validations with the old secret become stale."""
         secret = form.cleaned_data["secret"]
         _require_usable(credential, secret)
         validated = rotation.replace_secret(credential, secret, form.prepared)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from typing import Any, ClassVar, Final
-from uuid import UUID
 
 from django.contrib import admin, messages
-from django.http import HttpRequest
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.urls import path
+from django.utils.decorators import method_decorator
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_POST
 
+from accounts.admin import pickers
 from accounts.admin.forms import initial_workspace
-from accounts.admin.guardrails.form_views import GuardrailFormViews
+from accounts.admin.guardrails.backtest import answer_backtest
 from accounts.admin.guardrails.forms import GuardrailForm, KeysDialog, MembersDialog
 from accounts.admin.guardrails.shadows import (
     describe_enforcement,
@@ -19,8 +24,11 @@ from accounts.admin.guardrails.shadows import (
     shadow_of,
     show_limit,
 )
+from accounts.admin.guardrails.trial import try_filters
+from accounts.admin.pickers import SubjectPickers
 from accounts.models import (
     LIMITS,
+    ApiKey,
     Guardrail,
     GuardrailShadow,
     KeyAssignment,
@@ -30,15 +38,15 @@ from config.api.errors import InvalidRequest
 from config.audit.context import actor_of
 from config.changes.kinds import ChangeKind, FourEyes
 from config.changes.proposals import digest
-from config.console.actions import Message, transition
+from config.console.actions import Message, deletion, transition
 from config.console.base import ReadOnlyInline
 from config.console.formatting import nano_dollars
-from config.console.forms import ConsoleForm
+from config.console.forms import RECORD, ConsoleForm, part
 from config.console.unfold import TabularInline, display
 from inference.reports.usage.consequences import foresee_guardrail
 
-# The texts that stand for fields which only a form has.
-_SHOWN_TO_READERS: Final = ("budget", "shown_builtins", "shown_patterns")
+_CHANGE: Final = "accounts.change_guardrail"
+_POSTED: Final = (require_POST, sensitive_post_parameters())
 
 
 def applies_to_all(guardrail: Guardrail) -> bool:
@@ -60,7 +68,7 @@ class _RemovalGuard(FourEyes):
 FORM: Final = FourEyes((ChangeKind.GUARDRAILS,), is_guarded=applies_to_all)
 ENFORCEMENT: Final = FourEyes(
     (ChangeKind.GUARDRAILS,),
-    "accounts.change_guardrail",
+    _CHANGE,
     is_guarded=applies_to_all,
     describe=describe_enforcement,
 )
@@ -114,7 +122,7 @@ def _take_limits(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 @admin.register(Guardrail)
-class GuardrailAdmin(GuardrailFormViews):
+class GuardrailAdmin(SubjectPickers):
     """Lists the guardrails; one limits its keys and members, or a whole workspace."""
 
     form = GuardrailForm
@@ -131,48 +139,34 @@ class GuardrailAdmin(GuardrailFormViews):
     inlines = (KeyAssignmentInline, MemberAssignmentInline)
     actions_detail = ("assign_keys", "assign_members", "enforce", "withdraw", "remove")
     _limits = (
-        (
-            "Models, providers and regions",
-            {"fields": _LISTS, "description": "An empty list does not limit."},
-        ),
-        (
+        part("Models, providers and regions", *_LISTS, note="An empty list does not limit."),
+        part(
             "Data",
-            {
-                "fields": _SWITCHES,
-                "description": "Inherit leaves the decision to the organization and to other "
-                "guardrails. A guardrail can tighten their rules, never relax them.",
-            },
+            *_SWITCHES,
+            note="Inherit leaves the decision to the organization and to other "
+            "guardrails. A guardrail can tighten their rules, never relax them.",
         ),
-        ("Budget", {"fields": (("limit", "reset_interval"), "include_byok_in_budgets")}),
-        (
+        part("Budget", ("limit", "reset_interval"), "include_byok_in_budgets"),
+        part(
             "Content filters",
-            {
-                "fields": ("content_filter_builtins", "content_filters", "trial"),
-                "description": "They read a request before anything is held or sent.",
-            },
+            "content_filter_builtins",
+            "content_filters",
+            "trial",
+            note="They read a request before anything is held or sent.",
         ),
-        ("Backtest", {"fields": ("backtest",)}),
+        part("Backtest", "backtest"),
     )
-    add_fieldsets = ((None, {"fields": ("workspace", "name", "description")}), *_limits)
+    add_fieldsets = (part(None, "workspace", "name", "description"), *_limits)
     fieldsets: ClassVar[Any] = (
-        (
-            None,
-            {
-                "fields": (
-                    "name",
-                    "description",
-                    ("organization", "workspace"),
-                    "applies_to",
-                    "shadow_state",
-                )
-            },
+        part(
+            None, "name", "description", ("organization", "workspace"), "applies_to", "shadow_state"
         ),
         *_limits,
-        ("Record", {"classes": ["collapse"], "fields": ("id", ("created_at", "updated_at"))}),
+        RECORD,
     )
-    readonly_fields = (
-        "organization", "applies_to", "shadow_state", "id", "created_at", "updated_at",
-    )  # fmt: skip
+
+    fixed_fields = ("workspace",)
+    initial_for = staticmethod(initial_workspace)
 
     class Media:
         js = ("accounts/guardrails.js",)
@@ -209,17 +203,6 @@ class GuardrailAdmin(GuardrailFormViews):
     def shown_patterns(self, guardrail: Guardrail) -> str:
         return show_limit("content_filters", guardrail.content_filters)
 
-    def initial_for(self, tenant_id: UUID) -> dict[str, Any]:
-        return initial_workspace(tenant_id)
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        if obj is None:
-            return self.readonly_fields
-        fields = (*self.readonly_fields, "workspace")
-        if self.has_change_permission(request, obj):
-            return fields
-        return (*fields, *_SHOWN_TO_READERS)
-
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Returns the parts of the page; a reader gets texts in place of what only a form has."""
         fieldsets = super().get_fieldsets(request, obj)
@@ -237,9 +220,6 @@ class GuardrailAdmin(GuardrailFormViews):
 
     def offers_action(self, request: HttpRequest, obj: Guardrail, name: str) -> bool:
         return name not in ("enforce", "withdraw") or shadow_of(obj) is not None
-
-    def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
-        return self.inlines if obj else ()
 
     def get_form(
         self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any
@@ -283,42 +263,29 @@ class GuardrailAdmin(GuardrailFormViews):
             GuardrailShadow.objects.start(guardrail, by=actor_of(request), **limits)
         return guardrail
 
-    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        if not change:
-            super().save_model(request, obj, form, change)
-            return
+    def change(self, request: HttpRequest, obj: Any, form: Any) -> None:
         guardrail, fields = Guardrail.objects.get(pk=obj.pk), form.changes
         if form.is_shadow:
             limits = _take_limits(fields)
             GuardrailShadow.objects.start(guardrail, by=actor_of(request), **limits)
         guardrail.edit(**fields)
 
-    @transition(
-        description="Keys",
-        question="Assigns the guardrail to inference keys, or removes it from them. It takes "
-        "effect with their next request. A new guardrail replaces the current one of a key.",
-        submit="Apply",
-        permission="assign",
-        icon="key",
-        form=KeysDialog,
-    )
+    @transition("Keys", submit="Apply", permission=_CHANGE, icon="key", form=KeysDialog)
     def assign_keys(self, request: HttpRequest, guardrail: Guardrail, form: Any) -> Message:
+        """Assigns the guardrail to inference keys, or removes it from them. It takes effect with
+        their next request. A new guardrail replaces the current one of a key.
+        """
         keys = list(form.cleaned_data["keys"])
         if form.cleaned_data["verb"] == "assign":
             changed = guardrail.assign_keys(keys, by=actor_of(request))
             return messages.SUCCESS, f"Keys that were assigned: {changed}."
         return messages.SUCCESS, f"Keys that were removed: {guardrail.unassign_keys(keys)}."
 
-    @transition(
-        description="Members",
-        question="Assigns the guardrail to members, or removes it from them. It applies to every "
-        "key that a member created. A new guardrail replaces the current one of a member.",
-        submit="Apply",
-        permission="assign",
-        icon="group",
-        form=MembersDialog,
-    )
+    @transition("Members", submit="Apply", permission=_CHANGE, icon="group", form=MembersDialog)
     def assign_members(self, request: HttpRequest, guardrail: Guardrail, form: Any) -> Message:
+        """Assigns the guardrail to members, or removes it from them. It applies to every key that a
+        member created. A new guardrail replaces the current one of a member.
+        """
         members = list(form.cleaned_data["members"])
         if form.cleaned_data["verb"] == "assign":
             changed = guardrail.assign_members(members, by=actor_of(request))
@@ -327,46 +294,86 @@ class GuardrailAdmin(GuardrailFormViews):
         return messages.SUCCESS, f"Members that were removed: {removed}."
 
     @transition(
-        description="Enforce the shadow",
-        question="The guardrail gets the limits of its shadow. They refuse requests from the next "
-        "one on.",
+        "Enforce the shadow",
         submit="Enforce",
-        permission="assign",
+        permission=_CHANGE,
         icon="gavel",
         foresee=foresee_enforcement,
         four_eyes=ENFORCEMENT,
     )
     def enforce(self, request: HttpRequest, guardrail: Guardrail, form: Any) -> Message:
+        """The guardrail gets the limits of its shadow. They refuse requests from the next one
+        on.
+        """
         require_shadow(guardrail).enforce()
         return messages.SUCCESS, "The limits of the shadow are enforced."
 
-    @transition(
-        description="Withdraw the shadow",
-        question="The shadow and its counts are deleted. The guardrail stays as it is.",
-        submit="Withdraw",
-        permission="assign",
-        icon="visibility_off",
-    )
+    @transition("Withdraw the shadow", submit="Withdraw", permission=_CHANGE, icon="visibility_off")
     def withdraw(self, request: HttpRequest, guardrail: Guardrail, form: Any) -> Message:
+        """The shadow and its counts are deleted. The guardrail stays as it is."""
         require_shadow(guardrail).withdraw()
         return messages.SUCCESS, "The shadow is withdrawn."
 
-    def has_remove_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("accounts.delete_guardrail")
-
-    @transition(
-        description="Delete",
-        question="The guardrail and its assignments are deleted and limit nothing any more. This "
+    remove = deletion(
+        "The guardrail and its assignments are deleted and limit nothing any more. This "
         "cannot be undone.",
+        permission="accounts.delete_guardrail",
         submit="Delete the guardrail",
-        permission="remove",
-        icon="delete",
-        danger=True,
+        # Deletes a second instance: deletion clears the primary key, which the page still needs.
+        delete=lambda guardrail: Guardrail.objects.get(pk=guardrail.pk).remove(),
         four_eyes=REMOVAL,
         foresee=foresee_guardrail,
     )
-    def remove(self, request: HttpRequest, guardrail: Guardrail, form: Any) -> Message:
-        text = f"{guardrail} is deleted."
-        # Deletes a second instance: deletion clears the primary key, which the page still needs.
-        Guardrail.objects.get(pk=guardrail.pk).remove()
-        return messages.SUCCESS, text
+
+    # The requests of the form before it is saved store nothing.
+
+    def value_of(self, key: ApiKey) -> str:
+        return str(key.pk)
+
+    def get_urls(self) -> list[Any]:
+        return [
+            path(part, self.admin_site.admin_view(view), name=f"accounts_guardrail_{name}")
+            for part, name, view in (
+                ("choices/models/", "models", self.models_view),
+                ("choices/providers/", "providers", self.providers_view),
+                ("try-filters/", "try_filters", self.try_view),
+                ("backtest/", "backtest_new", self.backtest_new_view),
+                ("<path:object_id>/backtest/", "backtest", self.backtest_view),
+            )
+        ] + super().get_urls()
+
+    def models_view(self, request: HttpRequest) -> HttpResponse:
+        self._require_editor(request)
+        return pickers.search_models(request)
+
+    def providers_view(self, request: HttpRequest) -> HttpResponse:
+        self._require_editor(request)
+        return pickers.search_providers(request)
+
+    @method_decorator(_POSTED)
+    def try_view(self, request: HttpRequest) -> HttpResponse:
+        """Shows what the filters of a form do to a text; neither is stored."""
+        self._require_editor(request)
+        return try_filters(request)
+
+    @method_decorator(_POSTED)
+    def backtest_new_view(self, request: HttpRequest) -> HttpResponse:
+        """Shows what the form of a new guardrail would have refused."""
+        if not self.has_add_permission(request):
+            raise PermissionDenied
+        form = self.get_form(request)(request.POST, instance=Guardrail())
+        return answer_backtest(request, form, None)
+
+    @method_decorator(_POSTED)
+    def backtest_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Shows what the changed form of a guardrail would have refused."""
+        guardrail = self.require_row(request, object_id)
+        # A bound form writes into its instance.
+        instance = self.get_object(request, object_id)
+        form = self.get_form(request, guardrail, change=True)(request.POST, instance=instance)
+        return answer_backtest(request, form, guardrail)
+
+    def _require_editor(self, request: HttpRequest) -> None:
+        """Raises :class:`PermissionDenied` for an operator who fills in no form of a guardrail."""
+        if not (self.has_add_permission(request) or self.has_change_permission(request)):
+            raise PermissionDenied

@@ -30,21 +30,15 @@ class BacktestWidget(forms.Widget):
         context["widget"] |= {"url": self.url, "days": DAYS}
         return context
 
-    def value_from_datadict(self, data: Any, files: Any, name: str) -> None:
-        return None
-
     def id_for_label(self, id_: str, index: str | int | None = None) -> str:
         return ""
 
 
-class BacktestField(forms.Field):
-    """Shows the button; has no value."""
+class ShownField(forms.Field):
+    """Shows a widget beside the others; has no value."""
 
-    def __init__(self) -> None:
-        super().__init__(required=False, label="Before you save", widget=BacktestWidget())
-
-    def has_changed(self, initial: Any, data: Any) -> bool:
-        return False
+    def __init__(self, label: str, widget: forms.Widget) -> None:
+        super().__init__(required=False, disabled=True, label=label, widget=widget)
 
 
 def answer_backtest(request: HttpRequest, form: Any, stored: Guardrail | None) -> HttpResponse:

@@ -10,9 +10,10 @@ from django.contrib.admin.options import HORIZONTAL
 from django.urls import reverse
 
 from accounts.admin.forms import CatalogueForm, DollarsFormField, nano_of
-from accounts.admin.guardrails.backtest import BacktestField
+from accounts.admin.guardrails.backtest import BacktestWidget, ShownField
 from accounts.admin.guardrails.filter_editor import builtins_field, patterns_field
-from accounts.admin.guardrails.pickers import (
+from accounts.admin.guardrails.trial import TrialWidget
+from accounts.admin.pickers import (
     NamesField,
     RowsField,
     find_model_labels,
@@ -22,7 +23,6 @@ from accounts.admin.guardrails.pickers import (
     label_member,
     members_of,
 )
-from accounts.admin.guardrails.trial import TrialField
 from accounts.models import Guardrail, Region
 from accounts.policy import Family
 from config.console.formatting import plain_digits
@@ -112,8 +112,8 @@ class GuardrailForm(CatalogueForm):
     )
     content_filter_builtins = builtins_field()
     content_filters = patterns_field()
-    trial = TrialField()
-    backtest = BacktestField()
+    trial = ShownField("Try a text", TrialWidget())
+    backtest = ShownField("Before you save", BacktestWidget())
 
     class Meta:
         widgets = {"description": TextareaWidget(attrs={"rows": 2})}

@@ -42,21 +42,8 @@ class TrialWidget(forms.Widget):
         context["widget"] |= {"url": url, "most": MOST_CHARACTERS, "roles": _ROLES}
         return context
 
-    def value_from_datadict(self, data: Any, files: Any, name: str) -> None:
-        return None
-
     def id_for_label(self, id_: str, index: str | int | None = None) -> str:
         return "trial_text"
-
-
-class TrialField(forms.Field):
-    """Shows the box; has no value."""
-
-    def __init__(self) -> None:
-        super().__init__(required=False, label="Try a text", widget=TrialWidget())
-
-    def has_changed(self, initial: Any, data: Any) -> bool:
-        return False
 
 
 def try_filters(request: HttpRequest) -> HttpResponse:

@@ -5,30 +5,36 @@ from __future__ import annotations
 from typing import Any, Final
 from uuid import UUID
 
+from django import forms
 from django.conf import settings
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.db.models import OuterRef, Subquery, Value
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponse
 
 from accounts.admin import rate_limits
-from accounts.admin.forms import initial_workspace
-from accounts.admin.keys.actions import KeyActions, describe_limit
+from accounts.admin.forms import DollarsFormField, initial_workspace, nano_of
 from accounts.admin.keys.preview import preview
 from accounts.admin.keys.snippets import write_snippets
 from accounts.models import ApiKey, LimitReset
+from accounts.rotation import rotate_key
 from billing.budgets import spent_nano
 from billing.models import Meter
 from config.changes.kinds import ChangeKind, FourEyes
+from config.changes.proposals import Difference
 from config.clocks.clock import clock
+from config.console.actions import Message, bulk_action, report, transition
+from config.console.base import ConsoleAdmin
 from config.console.formatting import label_renderer, nano_dollars, render_page, render_table
-from config.console.forms import ConsoleForm
-from config.console.unfold import display
+from config.console.forms import ConsoleForm, part
+from config.console.lists.filters import make_filter
+from config.console.unfold import Dialog, SelectWidget, column, display
 from config.credentials import Secret
 from config.server.regions import region_of_host
 from inference.admin import texts
 from inference.reports.cancellations import DAYS, Cancellations, sum_today, sum_week
 from inference.reports.usage import subjects
+from inference.reports.usage.consequences import foresee_key, foresee_keys
 from inference.reports.usage.panel import show_usage
 
 _KINDS: Final = {"management": "info"}
@@ -37,41 +43,37 @@ _KEY_STATES: Final = {
 }  # fmt: skip
 
 
-class ApiKeyStatusFilter(admin.SimpleListFilter):
-    title = "status"
-    parameter_name = "status"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(state, state) for state in _KEY_STATES]
-
-    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-        expired = queryset.filter(disabled=False, expires_at__lte=clock.now())
-        match self.value():
-            case "revoked":
-                return queryset.exclude(deleted_at=None)
-            case "paused":
-                return queryset.filter(disabled=True, deleted_at=None)
-            case "expired":
-                return expired
-            case "usable":
-                return queryset.filter(disabled=False).exclude(expires_at__lte=clock.now())
-            case _:
-                return queryset
+ApiKeyStatusFilter = make_filter(
+    "status",
+    "status",
+    {
+        "usable": (
+            "usable",
+            lambda rows: rows.filter(disabled=False).exclude(expires_at__lte=clock.now()),
+        ),
+        "expired": (
+            "expired",
+            lambda rows: rows.filter(disabled=False, expires_at__lte=clock.now()),
+        ),
+        "paused": ("paused", lambda rows: rows.filter(disabled=True, deleted_at=None)),
+        "revoked": ("revoked", lambda rows: rows.exclude(deleted_at=None)),
+    },
+)
 
 
-class PepperFilter(admin.SimpleListFilter):
-    """Finds the keys that would be lost if all peppers but the first were removed."""
+def _current(rows: Any) -> Any:
+    return rows.filter(deleted_at=None)
 
-    title = "pepper"
-    parameter_name = "pepper"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("first", "the first"), ("older", "only older ones")]
-
-    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-        if self.value() not in ("first", "older"):
-            return queryset
-        return queryset.filter(deleted_at=None).by_first_pepper(self.value() == "first")
+# Finds the keys that would be lost if all peppers but the first were removed.
+PepperFilter = make_filter(
+    "pepper",
+    "pepper",
+    {
+        "first": ("the first", lambda rows: _current(rows).by_first_pepper(True)),
+        "older": ("only older ones", lambda rows: _current(rows).by_first_pepper(False)),
+    },
+)
 
 
 class ApiKeyForm(ConsoleForm):
@@ -128,10 +130,73 @@ def _is_for_inference(key: ApiKey) -> bool:
     return key.deleted_at is None and not (key.is_management or key.successor_id)
 
 
+_CHANGE: Final = "accounts.change_apikey"
+
+
+class LimitDialog(Dialog):
+    """Asks for the most that a key may spend, with the present limit filled in."""
+
+    limit = DollarsFormField(
+        label="Limit in USD", required=False, help_text="At most nine decimals; empty for no limit."
+    )
+    limit_reset = forms.ChoiceField(
+        label="Reset",
+        choices=[("", "never"), *LimitReset.choices],
+        required=False,
+        widget=SelectWidget(),
+        help_text="At midnight UTC; weeks begin on Monday.",
+    )
+    include_byok_in_limit = forms.BooleanField(
+        label="Include BYOK",
+        required=False,
+        help_text="Counts what the organization's own credentials cost, too.",
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        key = ApiKey.objects.filter(pk=self.object_id).first()
+        if key is not None:
+            present = None if key.limit_nano is None else nano_dollars(key.limit_nano)
+            self.initial = {
+                "limit": present and present.removeprefix("$"),
+                "limit_reset": key.limit_reset or "",
+                "include_byok_in_limit": key.include_byok_in_limit,
+            }
+
+
+class RotateKeyDialog(Dialog):
+    """Asks how long the former secret works."""
+
+    overlap = forms.ChoiceField(
+        label="The former secret works for",
+        choices=[
+            ("3600", "an hour"),
+            ("86400", "a day"),
+            ("604800", "a week"),
+            ("0", "no time: it has leaked"),
+        ],
+        widget=SelectWidget(),
+    )
+
+
+def _describe_rotation(key: ApiKey, form: Any) -> list[Difference]:
+    return [Difference("API key", key.label, "a new secret")]
+
+
 @admin.register(ApiKey)
-class ApiKeyAdmin(KeyActions):
+class ApiKeyAdmin(ConsoleAdmin):
     """Lists the API keys; a key is shown once, in the response to its creation."""
 
+    actions = ("pause_selected", "resume_selected", "revoke_selected")
+    actions_detail = (
+        "limit_spending",
+        "limit_rates",
+        "rotate",
+        "pause",
+        "resume",
+        "revoke",
+        "delete_texts",
+    )
     list_display = (
         "name", "label", "kind", "status", "workspace", "spent", "limit", "last_used", "cancelled",
         "created_at",
@@ -159,43 +224,18 @@ class ApiKeyAdmin(KeyActions):
         "preview": _show_preview,
     }
     change_form_outer_after_template = "admin/accounts/apikey/preview.html"
-    add_fieldsets = (
-        (None, {"fields": ("workspace", "name", "is_management", "expires_at", "creator")}),
-    )
+    add_fieldsets = (part(None, "workspace", "name", "is_management", "expires_at", "creator"),)
     fieldsets = (
-        (None, {"fields": ("name", "expires_at")}),
-        (
-            "Key",
-            {
-                "fields": (
-                    "label",
-                    ("kind", "status"),
-                    ("organization", "workspace"),
-                    "issued_by_operator",
-                )
-            },
+        part(None, "name", "expires_at"),
+        part(
+            "Key", "label", ("kind", "status"), ("organization", "workspace"), "issued_by_operator"
         ),
-        (
-            "Use",
-            {
-                "fields": (
-                    ("spent_in_all", "last_used"),
-                    "limit",
-                    ("external_user", "creator"),
-                )
-            },
-        ),
-        ("Rate limits", {"fields": ("current_limits",)}),
-        (
-            "Record",
-            {"classes": ["collapse"], "fields": ("id", "digest", ("created_at", "updated_at"))},
-        ),
+        part("Use", ("spent_in_all", "last_used"), "limit", ("external_user", "creator")),
+        part("Rate limits", "current_limits"),
+        part("Record", "id", "digest", ("created_at", "updated_at"), folded=True),
     )
-    readonly_fields = (
-        "label", "kind", "status", "organization", "limit", "spent_in_all", "last_used",
-        "issued_by_operator", "external_user", "current_limits", "id", "digest", "created_at",
-        "updated_at",
-    )  # fmt: skip
+    fixed_fields = ("workspace", "creator")
+    initial_for = staticmethod(initial_workspace)
 
     readonly_preprocess_fields = {
         "kind": label_renderer(_KINDS),
@@ -214,9 +254,7 @@ class ApiKeyAdmin(KeyActions):
             return "paused"
         return "usable" if key.is_usable else "expired"
 
-    @display(description="Limit")
-    def limit(self, key: ApiKey) -> str | None:
-        return None if key.limit_nano is None else describe_limit(key)
+    limit = column("Limit", lambda key: None if key.limit_nano is None else describe_limit(key))
 
     def read_columns(self, request: HttpRequest, rows: list[Any]) -> None:
         """Reads the meters and the sums of all keys with one query each."""
@@ -266,12 +304,6 @@ class ApiKeyAdmin(KeyActions):
         week: Cancellations = getattr(key, "week", Cancellations())
         return f"{week.share:.0%}" if week.cancelled else ""
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        return (*self.readonly_fields, "workspace", "creator") if obj else self.readonly_fields
-
-    def initial_for(self, tenant_id: UUID) -> dict[str, Any]:
-        return initial_workspace(tenant_id)
-
     def create(self, request: HttpRequest, obj: Any, form: Any) -> ApiKey:
         key, secret = ApiKey.objects.create_key(
             workspace=obj.workspace,
@@ -311,3 +343,101 @@ class ApiKeyAdmin(KeyActions):
             snippets=write_snippets(obj, secret.reveal(), origin=origin),
             next=self.url_of(request, obj),
         )
+
+    def offers_action(self, request: HttpRequest, obj: ApiKey, name: str) -> bool:
+        if obj.successor_id is not None:
+            return obj.deleted_at is None and name == "revoke"
+        if name == "rotate" and obj.is_expired:
+            return False
+        return obj.deleted_at is None and name != ("pause" if obj.disabled else "resume")
+
+    @transition(
+        "Rotate",
+        submit="Rotate the key",
+        permission="accounts.add_apikey",
+        icon="autorenew",
+        form=RotateKeyDialog,
+        four_eyes=FourEyes(
+            (ChangeKind.MANAGEMENT_KEYS,),
+            "accounts.add_apikey",
+            is_guarded=lambda key: key.is_management,
+            describe=_describe_rotation,
+        ),
+    )
+    def rotate(self, request: HttpRequest, key: ApiKey, form: Any) -> Message:
+        """Gives this key a new secret, which is shown only once. Name, limits, usage and rights
+        stay, but as with every key that an operator has seen, it reads no stored texts.
+        """
+        overlap = int(form.cleaned_data["overlap"])
+        _, key.issued_secret = rotate_key(key, overlap=overlap, issued_by_operator=True)  # type: ignore[attr-defined]
+        # The page with the secret is the answer; see show_applied.
+        request.applied = key  # type: ignore[attr-defined]
+        return messages.SUCCESS, "The key is rotated."
+
+    @transition(
+        "Limit spending", submit="Set the limit", permission=_CHANGE, icon="paid", form=LimitDialog
+    )
+    def limit_spending(self, request: HttpRequest, key: ApiKey, form: Any) -> Message:
+        """Replaces the limit of this key. It holds from the next request on; what the key has spent
+        in the period counts.
+        """
+        changes = {
+            "limit_nano": nano_of(form.cleaned_data["limit"]),
+            "limit_reset": form.cleaned_data["limit_reset"] or None,
+            "include_byok_in_limit": form.cleaned_data["include_byok_in_limit"],
+        }
+        if key.edit(**changes):
+            return messages.SUCCESS, f"The key may spend {describe_limit(key)}."
+        return messages.INFO, "The limit was like this already."
+
+    @transition(
+        "Pause", submit="Pause the key", permission=_CHANGE, icon="pause", foresee=foresee_key
+    )
+    def pause(self, request: HttpRequest, key: ApiKey, form: Any) -> Message:
+        """Every request with this key is refused from now on, until you resume it."""
+        return report(key.pause(), "The key is paused.", "The key is already paused.")
+
+    @transition("Resume", submit="Resume the key", permission=_CHANGE, icon="play_arrow")
+    def resume(self, request: HttpRequest, key: ApiKey, form: Any) -> Message:
+        """Requests with this key are served again."""
+        return report(key.resume(), "The key is resumed.", "The key is not paused.")
+
+    @transition(
+        "Revoke",
+        submit="Revoke the key",
+        permission=_CHANGE,
+        icon="key_off",
+        danger=True,
+        foresee=foresee_key,
+    )
+    def revoke(self, request: HttpRequest, key: ApiKey, form: Any) -> Message:
+        """Every request with this key is refused from now on. This cannot be undone."""
+        return report(key.revoke(), "The key is revoked.", "The key is already revoked.")
+
+    @bulk_action("Pause", permission=_CHANGE, foresee=foresee_keys)
+    def pause_selected(self, request: HttpRequest, key: ApiKey) -> None:
+        """Pause these keys? Every request with them is refused from now on, until you resume
+        them.
+        """
+        key.pause()
+
+    @bulk_action("Resume", permission=_CHANGE)
+    def resume_selected(self, request: HttpRequest, key: ApiKey) -> None:
+        """Resume these keys? Requests with them are served again."""
+        key.resume()
+
+    @bulk_action("Revoke", permission=_CHANGE, foresee=foresee_keys)
+    def revoke_selected(self, request: HttpRequest, key: ApiKey) -> None:
+        """Revoke these keys? Every request with them is refused from now on. This cannot be
+        undone.
+        """
+        key.revoke()
+
+
+def describe_limit(key: ApiKey) -> str:
+    """Returns the limit in words: ``$5 a month, BYOK included``."""
+    if key.limit_nano is None:
+        return "without a limit"
+    periods = {None: "in all", "daily": "a day", "weekly": "a week", "monthly": "a month"}
+    byok = ", BYOK included" if key.include_byok_in_limit else ""
+    return f"{nano_dollars(key.limit_nano)} {periods[key.limit_reset]}{byok}"

@@ -27,7 +27,7 @@ from config.changes.kinds import ChangeKind, FourEyes
 from config.console.actions import Message, report, transition
 from config.console.base import ReadOnlyInline
 from config.console.formatting import nano_dollars
-from config.console.forms import NoteField
+from config.console.forms import NoteField, part
 from config.console.unfold import Dialog, TabularInline, display
 from inference.admin import texts
 from inference.reports.usage import subjects
@@ -110,46 +110,26 @@ class OrganizationAdmin(OrganizationColumns):
     )
     change_form_outer_before_template = "admin/accounts/organization/summary.html"
     change_form_outer_after_template = None
-    add_fieldsets = ((None, {"fields": ("name", "endpoint_limit")}),)
+    add_fieldsets = (part(None, "name", "endpoint_limit"),)
     fieldsets = (
-        (None, {"fields": ("name", "slug", "endpoint_limit")}),
-        (
+        part(None, "name", "slug", "endpoint_limit"),
+        part(
             "Preferences",
-            {
-                "description": "They apply to every key. Separate slugs by commas. An empty list "
-                "does not limit.",
-                "fields": (
-                    "is_filtered_model_catalog_enabled",
-                    ("requires_zdr", "forbids_training"),
-                    ("allowed_providers", "ignored_providers"),
-                    "fallback",
-                ),
-            },
+            "is_filtered_model_catalog_enabled",
+            ("requires_zdr", "forbids_training"),
+            ("allowed_providers", "ignored_providers"),
+            "fallback",
+            note="They apply to every key. Separate slugs by commas. An empty list does not limit.",
         ),
-        ("Rate limits", {"fields": ("current_limits",)}),
-        (
-            "Record",
-            {
-                "classes": ["collapse"],
-                "fields": (
-                    "id",
-                    "routing_version",
-                    ("created_at", "updated_at"),
-                ),
-            },
-        ),
+        part("Rate limits", "current_limits"),
+        part("Record", "id", "routing_version", ("created_at", "updated_at"), folded=True),
     )
-    readonly_fields = (
-        "id", "slug", "current_limits", "routing_version", "created_at", "updated_at",
-    )  # fmt: skip
+    fixed_fields = ("slug",)
 
     @display(description="Endpoint limit", ordering="endpoint_limit")
     def limit(self, organization: Organization) -> str:
         limit = organization.private_endpoint_limit
         return str(limit) if organization.endpoint_limit is not None else f"{limit} (default)"
-
-    def get_inlines(self, request: HttpRequest, obj: Any) -> Any:
-        return self.inlines if obj else ()
 
     def create(self, request: HttpRequest, obj: Any, form: Any) -> Organization:
         return Organization.objects.create_organization(
@@ -157,15 +137,16 @@ class OrganizationAdmin(OrganizationColumns):
         )
 
     @transition(
-        description="Grant credits",
-        question="The organization can spend the credits at once. An amount above the limit "
-        "waits until another operator approves it. This cannot be undone.",
+        "Grant credits",
         submit="Grant the credits",
         permission="billing.add_transfer",
         icon="add_card",
         form=GrantDialog,
     )
     def grant(self, request: HttpRequest, organization: Organization, form: Any) -> Message:
+        """The organization can spend the credits at once. An amount above the limit waits until
+        another operator approves it. This cannot be undone.
+        """
         nano = int(form.cleaned_data["amount"].scaleb(9))
         amount = nano_dollars(nano)
         by = actor_of(request)
@@ -182,10 +163,7 @@ class OrganizationAdmin(OrganizationColumns):
         return super().offers_action(request, obj, name)
 
     @transition(
-        description="Suspend",
-        question="Every inference request of the organization is refused with 403 and the reason "
-        "from now on. Running requests end as usual and are billed. Keys stay as they are, and "
-        "management keys still work.",
+        "Suspend",
         submit="Suspend the organization",
         permission="accounts.change_organization",
         icon="block",
@@ -194,33 +172,38 @@ class OrganizationAdmin(OrganizationColumns):
         foresee=foresee_suspension,
     )
     def suspend(self, request: HttpRequest, organization: Organization, form: Any) -> Message:
+        """Every inference request of the organization is refused with 403 and the reason from now
+        on. Running requests end as usual and are billed. Keys stay as they are, and management keys
+        still work.
+        """
         if organization.suspend(reason=form.cleaned_data["reason"], by=actor_of(request)):
             return messages.SUCCESS, f"{organization} is suspended."
         return messages.INFO, f"{organization} is suspended already; nothing was changed."
 
     @transition(
-        description="Resume",
-        question="Inference requests of the organization are served again.",
+        "Resume",
         submit="Resume the organization",
         permission="accounts.change_organization",
         icon="play_arrow",
     )
     def resume(self, request: HttpRequest, organization: Organization, form: Any) -> Message:
+        """Inference requests of the organization are served again."""
         if organization.resume():
             return messages.SUCCESS, f"{organization} is served again."
         return messages.INFO, f"{organization} is not suspended; nothing was changed."
 
     @transition(
-        description="Rate limits",
-        question="Replaces the limits of all models together, or of the model that you name. An "
-        "empty field limits nothing. The limits hold from the next request on, and the lowest of "
-        "organization, workspace, key and end user rules.",
+        "Rate limits",
         submit="Set the limits",
         permission="change",
         icon="speed",
         form=rate_limits.RateLimitDialog,
     )
     def limit_rates(self, request: HttpRequest, organization: Organization, form: Any) -> Message:
+        """Replaces the limits of all models together, or of the model that you name. An empty field
+        limits nothing. The limits hold from the next request on, and the lowest of organization,
+        workspace, key and end user rules.
+        """
         limits = {name: form.cleaned_data[name] for name in LIMIT_NAMES}
         model = form.cleaned_data["model"]
         changes = limits if model is None else {"models": {model: limits}}
@@ -228,16 +211,17 @@ class OrganizationAdmin(OrganizationColumns):
         return rate_limits.tell_change(organization, is_changed=is_changed)
 
     @transition(
-        description="Limits",
-        question="Sets how much the organization may have of each kind, in place of the service's "
-        "limits. An empty field returns to the service's. What is above a lower limit stays, and "
-        "nothing more can be added.",
+        "Limits",
         submit="Set the limits",
         permission="change",
         icon="straighten",
         form=OwnLimitsDialog,
     )
     def limit_numbers(self, request: HttpRequest, organization: Organization, form: Any) -> Message:
+        """Sets how much the organization may have of each kind, in place of the service's limits.
+        An empty field returns to the service's. What is above a lower limit stays, and nothing more
+        can be added.
+        """
         limits = {limit: form.cleaned_data[limit.value] for limit in OrganizationLimit}
         return report(
             organization.set_limits(limits),

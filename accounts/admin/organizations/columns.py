@@ -27,6 +27,7 @@ from billing.models import Account, Meter
 from config.clocks.clock import clock
 from config.console.base import ConsoleAdmin
 from config.console.formatting import rounded_dollars, short_dollars
+from config.console.lists.filters import make_filter
 from config.console.unfold import display
 from inference.models import DailyUsage, HourlyShare, UsageDay
 from inference.reports.rollups import midnight
@@ -41,17 +42,14 @@ _AVAILABLE: Final = ExpressionWrapper(
 )
 
 
-class SuspensionFilter(admin.SimpleListFilter):
-    title = "status"
-    parameter_name = "status"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(state, state) for state in _STATES]
-
-    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-        if self.value() not in _STATES:
-            return queryset
-        return queryset.filter(suspended_at__isnull=self.value() == "active")
+SuspensionFilter = make_filter(
+    "status",
+    "status",
+    {
+        "active": ("active", lambda rows: rows.filter(suspended_at=None)),
+        "suspended": ("suspended", lambda rows: rows.exclude(suspended_at=None)),
+    },
+)
 
 
 class BalanceFilter(admin.SimpleListFilter):
@@ -76,22 +74,19 @@ class BalanceFilter(admin.SimpleListFilter):
         return queryset.filter(Exists(low))
 
 
-class ActivityFilter(admin.SimpleListFilter):
-    title = "activity"
-    parameter_name = "activity"
+def _has_used() -> Exists:
+    since = clock.now() - _DAYS * _DAY
+    return Exists(Meter.objects.filter(organization=OuterRef("pk"), last_used_at__gte=since))
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("recent", f"in {_DAYS} days"), ("none", f"none in {_DAYS} days")]
 
-    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-        if self.value() not in ("recent", "none"):
-            return queryset
-        used = Exists(
-            Meter.objects.filter(
-                organization=OuterRef("pk"), last_used_at__gte=clock.now() - _DAYS * _DAY
-            )
-        )
-        return queryset.filter(used if self.value() == "recent" else ~used)
+ActivityFilter = make_filter(
+    "activity",
+    "activity",
+    {
+        "recent": (f"in {_DAYS} days", lambda rows: rows.filter(_has_used())),
+        "none": (f"none in {_DAYS} days", lambda rows: rows.filter(~_has_used())),
+    },
+)
 
 
 class OrganizationColumns(ConsoleAdmin):

@@ -15,11 +15,13 @@ from config.apps import declarations
 from config.console.actions import Message, bulk_action, transition
 from config.console.base import ConsoleAdmin
 from config.console.formatting import label_renderer
+from config.console.forms import part
+from config.console.lists.filters import make_filter
 from config.console.sign_in import events, totp
 from config.console.sign_in.models import SignInLimit
 from config.console.sign_in.privileges import may_change_operator
 from config.console.sign_in.throttle import address_of
-from config.console.unfold import display
+from config.console.unfold import column
 
 _STATES: Final = {"locked": "danger", "open": "success"}
 
@@ -37,8 +39,7 @@ class SecondFactorAdmin(ConsoleAdmin):
     search_fields = ("user__username",)
     uuid_search_fields = ()
     ordering = ("user__username",)
-    fieldsets = ((None, {"fields": ("user", "codes", ("created_at", "last_used_at"))}),)
-    readonly_fields = ("codes",)
+    fieldsets = (part(None, "user", "codes", ("created_at", "last_used_at")),)
     actions_detail = ("remove",)
 
     def changelist_view(
@@ -47,9 +48,7 @@ class SecondFactorAdmin(ConsoleAdmin):
         title = declarations()[self.opts.label_lower].title
         return super().changelist_view(request, {"title": title, **(extra_context or {})})
 
-    @display(description="Backup codes")
-    def codes(self, device: Any) -> str:
-        return f"{totp.codes_left(device.user)} left"
+    codes = column("Backup codes", lambda device: f"{totp.codes_left(device.user)} left")
 
     def has_remove_permission(self, request: HttpRequest, key: Any = None) -> bool:
         """Returns whether the operator may remove a factor: not of who outranks them, nor an own.
@@ -71,30 +70,21 @@ class SecondFactorAdmin(ConsoleAdmin):
         return is_operator_page and self.has_remove_permission(request, obj)
 
     @transition(
-        description="Remove",
-        question="The operator can then log in with the password alone. If two-factor login is "
-        "required, the next login asks to set it up again.",
+        "Remove",
         submit="Remove the second factor",
         permission="remove",
         icon="phonelink_erase",
         danger=True,
     )
     def remove(self, request: HttpRequest, device: Any, form: Any) -> Message:
+        """The operator can then log in with the password alone. If two-factor login is required,
+        the next login asks to set it up again.
+        """
         totp.remove(device.user)
         return messages.SUCCESS, f"The second factor of {device.user} is removed."
 
 
-class LockFilter(admin.SimpleListFilter):
-    """Shows the locks alone."""
-
-    title = "state"
-    parameter_name = "state"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("locked", "locked")]
-
-    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-        return queryset.locked() if self.value() == "locked" else queryset
+LockFilter = make_filter("state", "state", {"locked": ("locked", lambda rows: rows.locked())})
 
 
 @admin.register(SignInLimit)
@@ -110,10 +100,9 @@ class SignInLimitAdmin(ConsoleAdmin):
     ordering = ("-resets_at",)
     empty_hint = "Nobody has tried to sign in yet."
     fieldsets = (
-        (None, {"fields": (("account", "network"), ("scope", "state"))}),
-        ("Attempts", {"fields": (("failures", "resets_at"), "signed_in_at")}),
+        part(None, ("account", "network"), ("scope", "state")),
+        part("Attempts", ("failures", "resets_at"), "signed_in_at"),
     )
-    readonly_fields = ("state",)
     readonly_preprocess_fields = {"state": label_renderer(_STATES)}
     actions = ("lift_locks",)
     actions_detail = ("lift",)
@@ -122,31 +111,24 @@ class SignInLimitAdmin(ConsoleAdmin):
         locked = SignInLimit.objects.locked().filter(pk=OuterRef("pk"))
         return super().get_queryset(request).annotate(is_locked=Exists(locked))
 
-    @display(description="State", label=_STATES)
-    def state(self, limit: Any) -> str:
-        return "locked" if limit.is_locked else "open"
-
-    def has_lift_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return request.user.has_perm("config.change_signinlimit")
+    state = column("State", lambda limit: "locked" if limit.is_locked else "open", label=_STATES)
 
     @transition(
-        description="Lift the lock",
-        question="Sign-ins are allowed again at once, and the failures are forgotten. Make sure "
-        "that it was the operator who mistyped the password.",
+        "Lift the lock",
         submit="Lift the lock",
-        permission="lift",
+        permission="config.change_signinlimit",
         icon="lock_open",
     )
     def lift(self, request: HttpRequest, limit: SignInLimit, form: Any) -> Message:
+        """Sign-ins are allowed again at once, and the failures are forgotten. Make sure that it was
+        the operator who mistyped the password.
+        """
         self._lift(request, limit)
         return messages.SUCCESS, f"The lock of {limit} is lifted."
 
-    @bulk_action(
-        description="Lift the locks",
-        question="Sign-ins are allowed again at once, and the failures are forgotten.",
-        permission="lift",
-    )
+    @bulk_action("Lift the locks", permission="config.change_signinlimit")
     def lift_locks(self, request: HttpRequest, limit: SignInLimit) -> None:
+        """Sign-ins are allowed again at once, and the failures are forgotten."""
         self._lift(request, limit)
 
     def _lift(self, request: HttpRequest, limit: SignInLimit) -> None:

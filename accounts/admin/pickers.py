@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 from uuid import UUID
 
 from django import forms
+from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest, JsonResponse
+from django.http import Http404, HttpRequest, JsonResponse
+from django.urls import path, reverse
+from django.utils.text import capfirst
 
 from accounts.models import ApiKey, Member
 from accounts.policy import author_pattern
 from catalog.models import LanguageModel, Provider
 from config.api.text import NOT_STORABLE, parse_uuid
+from config.console.base import ConsoleAdmin
 from config.console.unfold import PickerWidget
 
 _PAGE: Final = 20
@@ -154,19 +158,10 @@ def search_providers(request: HttpRequest) -> JsonResponse:
     return _respond(results, has_more=has_more)
 
 
-def search_keys(request: HttpRequest, organization_id: UUID) -> JsonResponse:
-    """Answers with the inference keys of an organization whose name or label contains the term."""
-    return _search_keys(request, organization_id, lambda key: str(key.pk))
-
-
-def search_key_hashes(request: HttpRequest, organization_id: UUID) -> JsonResponse:
-    """Answers like :func:`search_keys`, with the hashes of the keys."""
-    return _search_keys(request, organization_id, lambda key: key.digest)
-
-
-def _search_keys(
+def search_keys(
     request: HttpRequest, organization_id: UUID, value_of: Callable[[ApiKey], str]
 ) -> JsonResponse:
+    """Answers with the inference keys of an organization whose name or label contains the term."""
     term = _read_term(request)
     rows = keys_of(organization_id).order_by("name", "pk")
     if term:
@@ -223,3 +218,89 @@ def _read_page(request: HttpRequest, rows: QuerySet[Any, Any]) -> tuple[list[Any
 
 def _respond(results: Iterable[dict[str, str]], *, has_more: bool) -> JsonResponse:
     return JsonResponse({"results": list(results), "pagination": {"more": has_more}})
+
+
+class SubjectPickers(ConsoleAdmin):
+    """Answers the pickers on the page of a row that an organization owns.
+
+    ``picked`` are the nouns that its form has pickers for: keys, members or both.
+    """
+
+    picked: ClassVar[tuple[str, ...]] = ("keys", "members")
+
+    def get_urls(self) -> list[Any]:
+        name = f"{self.opts.app_label}_{self.opts.model_name}"
+        return [
+            path(
+                f"<path:object_id>/choices/{noun}/",
+                self.admin_site.admin_view(view),
+                name=f"{name}_{noun}",
+            )
+            for noun, view in (("keys", self.keys_view), ("members", self.members_view))
+            if noun in self.picked
+        ] + super().get_urls()
+
+    def value_of(self, key: ApiKey) -> str:
+        """Returns what the form stores of a key."""
+        return key.digest
+
+    def keys_view(self, request: HttpRequest, object_id: str) -> JsonResponse:
+        row = self.require_row(request, object_id)
+        return search_keys(request, row.organization_id, self.value_of)
+
+    def members_view(self, request: HttpRequest, object_id: str) -> JsonResponse:
+        row = self.require_row(request, object_id)
+        return search_members(request, row.organization_id)
+
+    def require_row(self, request: HttpRequest, object_id: str) -> Any:
+        """Returns the row that the operator may change."""
+        if not self.has_change_permission(request):
+            raise PermissionDenied
+        row = self.get_object(request, object_id)
+        if row is None:
+            raise Http404
+        return row
+
+
+def make_keys_field() -> NamesField:
+    """Returns a field whose values are the hashes of keys."""
+    return NamesField(placeholder="All keys", find_labels=find_key_labels)
+
+
+def make_members_field() -> NamesField:
+    """Returns a field whose values are the ids of members."""
+    return NamesField(placeholder="All members", find_labels=find_member_labels)
+
+
+def point_pickers(form: Any, **nouns: str) -> None:
+    """Sets where the pickers of a form search: ``nouns`` maps its fields to ``keys``, ``members``.
+
+    A form for a new row has no pickers. Labels and help texts are those of the model.
+    """
+    meta = form.instance._meta
+    for name, noun in nouns.items():
+        field = form.fields.get(name)
+        if field is None:
+            continue
+        if form.instance._state.adding:
+            # Nobody knows the organization yet.
+            del form.fields[name]
+            continue
+        column = meta.get_field(name)
+        labels = getattr(form.Meta, "labels", None) or {}
+        field.label = labels.get(name, capfirst(column.verbose_name))
+        field.help_text = column.help_text
+        url = reverse(f"admin:{meta.app_label}_{meta.model_name}_{noun}", args=[form.instance.pk])
+        find_labels = find_key_labels if noun == "keys" else find_member_labels
+        field.widget.point_to(url, find_labels)
+
+
+def find_key_labels(hashes: list[str]) -> Labels:
+    """Returns the names of keys by their hashes."""
+    return {key.digest: label_key(key) for key in ApiKey.objects.filter(digest__in=hashes)}
+
+
+def find_member_labels(texts: list[str]) -> Labels:
+    """Returns the names of members by their ids."""
+    ids = [each for each in map(parse_uuid, texts) if each is not None]
+    return {str(member.pk): label_member(member) for member in Member.objects.filter(pk__in=ids)}
