@@ -300,7 +300,11 @@ def restrict_schema(schema: Any) -> Any:
             kept[name] = restrict_schema(value)
         elif name == "minItems" and value in (0, 1):
             kept[name] = value
-        elif name not in _KEYWORDS or (name == "format" and value not in _FORMATS):
+        elif (
+            name not in _KEYWORDS
+            or (name == "format" and value not in _FORMATS)
+            or (name == "additionalProperties" and isinstance(value, dict))
+        ):
             if not name.startswith("$"):
                 told[name] = value
         else:

@@ -261,6 +261,17 @@ def test_a_schema_has_the_keywords_that_anthropic_accepts() -> None:
     }
 
 
+def test_a_schema_of_any_names_is_told_to_anthropic() -> None:
+    schema = {"type": "object", "additionalProperties": {"type": "string"}}
+    wanted = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    sent = body_of("anthropic", response_format=wanted)
+    assert sent["output_config"]["format"]["schema"] == {
+        "type": "object",
+        "additionalProperties": False,
+        "description": '{"additionalProperties":{"type":"string"}}',
+    }
+
+
 @pytest.mark.parametrize(
     "head",
     [
