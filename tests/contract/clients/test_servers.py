@@ -46,7 +46,6 @@ pytestmark = pytest.mark.skipif(
 
 
 GATEWAYS: Final = ("litellm", "tensorzero")
-TORCH: Final = ("transformers", "infinity")
 
 
 @pytest.fixture(scope="module")
@@ -172,21 +171,18 @@ def test_rerank_of_infinity_is_validated_and_counted(
     call_command("verify_ledger")
 
 
-@pytest.mark.parametrize("upstream", TORCH, indirect=True)
-def test_a_server_of_torch_is_a_provider_of_the_catalogue(
+@pytest.mark.parametrize("upstream", [*GATEWAYS, "mlx", "transformers", "infinity"], indirect=True)
+def test_a_server_is_a_provider_of_the_catalogue(
     server: str, upstream: dict[str, str], tenant: Tenant, openai_client: MakeOpenAI
 ) -> None:
+    embeds = not upstream["base_url"].endswith("/v1")
+    model = "embedder" if embeds else upstream["upstream_model_id"]
     out = io.StringIO()
-    address, model = upstream["base_url"], upstream["upstream_model_id"]
-    models = ("--models", "embedder") if model == "tiny" else ()
-    call_command(
-        "connect", address, "--key", MASTER_KEY, *models, "--json", stdout=out, stderr=io.StringIO()
-    )
-    found = json.loads(out.getvalue())
-    client, [slug] = openai_client(tenant.api_key), found["models"]
-    if models:
-        answer = client.embeddings.create(model=slug, input="tea")
-        assert answer.usage.prompt_tokens == len("tea")
+    arguments = ("--key", MASTER_KEY, "--models", model, "--json")
+    call_command("connect", upstream["base_url"], *arguments, stdout=out, stderr=io.StringIO())
+    client, [slug] = openai_client(tenant.api_key), json.loads(out.getvalue())["models"]
+    if embeds:
+        assert client.embeddings.create(model=slug, input="tea").usage.prompt_tokens == 3
     else:
         told = client.chat.completions.create(**{**ASKED, "model": slug})
         assert told.usage is not None
