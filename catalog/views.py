@@ -12,7 +12,7 @@ from django.conf import settings
 from django.db.models import QuerySet
 from django.http import HttpResponse
 from django_filters.rest_framework import DjangoFilterBackend
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import OpenApiParameter
 from rest_framework.mixins import ListModelMixin
 from rest_framework.pagination import BasePagination
 from rest_framework.request import Request
@@ -23,7 +23,7 @@ from rest_framework.viewsets import GenericViewSet
 from accounts.authentication import Anyone, ManagementKey, caller_or_none
 from accounts.models import ApiKey, policy_of
 from accounts.policy import Policy, require_ingress_region
-from accounts.views.creations import CreatingViewSet
+from accounts.views.creations import CreatingViewSet, creates
 from catalog.abilities import read_settings
 from catalog.aliases import changes
 from catalog.aliases.names import ModelNotFound
@@ -61,8 +61,9 @@ from catalog.serializers import (
     UpdateAliasSerializer,
 )
 from config.api.filters import StrictFilterSet, TextFilter
-from config.api.openapi import IDEMPOTENCY_KEY, DeletedSerializer, errors
+from config.api.openapi import DeletedSerializer, operation
 from config.api.pagination import OffsetPagination, WholeList
+from config.api.viewsets import make_list, make_retrieve
 from config.changes.kinds import ChangeKind
 from config.server.regions import region_of_host
 from endpoints.models import PrivateEndpoint
@@ -112,13 +113,12 @@ def _render(body: Any) -> HttpResponse:
 
 
 def _show_list(operation_id: str, body: Any) -> Callable[[_Operation], _Operation]:
-    return extend_schema(operation_id=operation_id, responses=body, extensions=errors(400))
+    return operation(operation_id, None, body, (400,))
 
 
 def _show_one(operation_id: str, body: Any) -> Callable[[_Operation], _Operation]:
     """Describes an operation on what a name means."""
-    refusals = errors(400, 404)
-    return extend_schema(operation_id, parameters=[_ALL], responses=body, extensions=refusals)
+    return operation(operation_id, None, body, (400, 404), parameters=[_ALL])
 
 
 class _CatalogueViewSet(GenericViewSet[Any]):
@@ -376,9 +376,7 @@ class UserModelViewSet(_CatalogueViewSet):
     permission_classes = [ManagementKey]
     filterset_class = SortedFilters
 
-    @extend_schema(
-        operation_id="listModelsUser", responses=ModelListSerializer, extensions=errors(400, 404)
-    )
+    @operation("listModelsUser", None, ModelListSerializer, (400, 404))
     def list(self, request: Request) -> HttpResponse:
         """Lists the models that the caller may use; without paging, all of them."""
         return self.respond_with_page(self.select(self.load_callers_catalogue, SortedFilters))
@@ -413,7 +411,7 @@ class ProviderViewSet(ListModelMixin, GenericViewSet[Provider]):
     pagination_class = WholeList
     schema_tag = "providers"
 
-    @extend_schema(operation_id="listProviders", responses=ProviderListSerializer)
+    @operation("listProviders", None, ProviderListSerializer)
     def list(self, request: Request) -> Response:
         """Lists all providers, by slug."""
         return super().list(request)
@@ -423,7 +421,7 @@ class AliasFilters(StrictFilterSet):
     name = TextFilter(help_text="Exactly this name.")
 
 
-class AliasViewSet(ListModelMixin, CreatingViewSet):
+class AliasViewSet(CreatingViewSet):
     """Other names for models, which the organization's own requests may send."""
 
     permission_classes = [ManagementKey]
@@ -434,43 +432,24 @@ class AliasViewSet(ListModelMixin, CreatingViewSet):
     not_found = AliasNotFound
     schema_tag = "aliases"
 
-    @_show_list("listAliases", AliasListSerializer)
-    def list(self, request: Request) -> Response:
-        """Lists the organization's aliases, oldest first; those of the operator are not listed."""
-        return super().list(request)
-
-    @extend_schema(
-        operation_id="createAlias",
-        request=CreateAliasSerializer,
-        parameters=[IDEMPOTENCY_KEY],
-        responses={201: AliasResponseSerializer},
-        extensions=errors(404, 409, 422),
+    list = make_list(
+        "listAliases",
+        AliasListSerializer,
+        "Lists the organization's aliases, oldest first; those of the operator are not listed.",
     )
-    def create(self, request: Request) -> Response:
+
+    @creates("createAlias", CreateAliasSerializer, AliasResponseSerializer, (404, 409, 422))
+    def create(self, fields: dict[str, Any]) -> ModelAlias:
         """Creates an alias, which holds from the next request on.
 
         It wins over an alias of the operator and over every built-in name, but never over the name
         of a model.
         """
-        alias, _ = self.create_once(CreateAliasSerializer, self._create)
-        return self.respond(alias, status=201)
+        return changes.create_alias(organization_id=self.organization_id, **fields)
 
-    def _create(self, fields: dict[str, Any]) -> tuple[ModelAlias, None]:
-        return changes.create_alias(organization_id=self.organization_id, **fields), None
+    retrieve = make_retrieve("getAlias", AliasResponseSerializer, "Shows an alias.")
 
-    @extend_schema(
-        operation_id="getAlias", responses=AliasResponseSerializer, extensions=errors(404)
-    )
-    def retrieve(self, request: Request, pk: str) -> Response:
-        """Shows an alias."""
-        return self.respond(self.get_object())
-
-    @extend_schema(
-        operation_id="updateAlias",
-        request=UpdateAliasSerializer,
-        responses=AliasResponseSerializer,
-        extensions=errors(404, 409, 422),
-    )
+    @operation("updateAlias", UpdateAliasSerializer, AliasResponseSerializer, (404, 409, 422))
     def partial_update(self, request: Request, pk: str) -> Response:
         """Changes the fields that are sent; a list replaces the old one."""
         fields = self.read_body(UpdateAliasSerializer)
@@ -478,9 +457,7 @@ class AliasViewSet(ListModelMixin, CreatingViewSet):
         changes.edit_alias(alias, **fields)
         return self.respond(alias)
 
-    @extend_schema(
-        operation_id="deleteAlias", responses={200: DeletedSerializer}, extensions=errors(404)
-    )
+    @operation("deleteAlias", None, {200: DeletedSerializer}, (404,))
     def destroy(self, request: Request, pk: str) -> Response:
         """Deletes an alias; the next request no longer knows the name."""
         changes.remove_alias(self.get_object())

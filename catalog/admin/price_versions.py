@@ -14,7 +14,8 @@ from catalog.models import PriceVersion
 from catalog.pricing import RATES
 from config.console.base import ConsoleAdmin
 from config.console.formatting import dollars, per_million
-from config.console.unfold import display
+from config.console.forms import part
+from config.console.unfold import column
 
 
 def _per_token(rate: Decimal | None) -> str:
@@ -25,13 +26,7 @@ def _per_token(rate: Decimal | None) -> str:
 
 def _show_rate(label: str, rate: str, write: Callable[[Any], str | None]) -> Any:
     """Returns a column with a rate of a version."""
-
-    def show(page: Any, version: PriceVersion) -> str | None:
-        return write(getattr(version, rate))
-
-    # A page computes each column once, by its name.
-    show.__name__ = label
-    return display(description=label)(show)
+    return column(label, lambda version: write(getattr(version, rate)))
 
 
 @admin.register(PriceVersion)
@@ -47,10 +42,9 @@ class PriceVersionAdmin(ConsoleAdmin):
     search_help_text = "The number of a version, or the ID of an endpoint."
     sortable_by = ()
     fieldsets = (
-        (None, {"fields": ("id", "subject_id", "created_at")}),
-        ("Rates", {"fields": (*(f"{name}_rate" for name in RATES), "rules")}),
+        part(None, "id", "subject_id", "created_at"),
+        part("Rates", *(f"{name}_rate" for name in RATES), "rules"),
     )
-    readonly_fields = (*(f"{name}_rate" for name in RATES), "rules")
 
     prompt_price = _show_rate("Prompt / M", "prompt", per_million)
     completion_price = _show_rate("Completion / M", "completion", per_million)
@@ -67,6 +61,4 @@ class PriceVersionAdmin(ConsoleAdmin):
         lambda rate: "the completion rate" if rate is None else _per_token(rate),
     )
 
-    @display(description="Further rates")
-    def rules(self, version: PriceVersion) -> str:
-        return render_rules(version.price)
+    rules = column("Further rates", lambda version: render_rules(version.price))

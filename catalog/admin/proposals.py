@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter, methodcaller
 from typing import Any, Final
 
 from django.contrib import admin, messages
@@ -18,13 +19,15 @@ from config.changes.kinds import ChangeKind, FourEyes
 from config.console.actions import Message, bulk_action, transition
 from config.console.base import ConsoleAdmin
 from config.console.formatting import label_renderer, render_plan
-from config.console.unfold import display
+from config.console.forms import part
+from config.console.unfold import column, display
 
 _STATES: Final = {
     "waiting": "info", "approved": "success", "refused": "warning", "withdrawn": "",
 }  # fmt: skip
 # Every text of a risk has one colour.
 _DANGER: Final = dict.fromkeys(RISKS, "danger")
+_DECIDE: Final = "catalog.change_modelendpoint"
 _SHOWN: Final = 3
 _WAITING_FIRST: Final = Case(When(status="waiting", then=0), default=1)
 _RISKY_FIRST: Final = Case(When(risk="", then=1), default=0)
@@ -34,9 +37,7 @@ def _describe_approval(proposal: CatalogProposal, form: Any) -> Sequence[Any]:
     return read_changes(proposal.changes)
 
 
-_APPROVAL: Final = FourEyes(
-    (ChangeKind.PRICES,), "catalog.change_modelendpoint", describe=_describe_approval
-)
+_APPROVAL: Final = FourEyes((ChangeKind.PRICES,), _DECIDE, describe=_describe_approval)
 
 
 @admin.register(CatalogProposal)
@@ -60,15 +61,11 @@ class CatalogProposalAdmin(ConsoleAdmin):
     actions = ("approve_selected", "refuse_selected")
     actions_detail = ("approve", "refuse")
     fieldsets = (
-        (None, {"fields": ("subject", ("state", "cause"), "danger", ("source", "as_of"))}),
-        ("What changes", {"fields": ("comparison",)}),
-        ("Decision", {"fields": (("decided_by", "decided_at"),)}),
-        ("Record", {"classes": ["collapse"], "fields": (("id", "endpoint_id"), "created_at")}),
+        part(None, "subject", ("state", "cause"), "danger", ("source", "as_of")),
+        part("What changes", "comparison"),
+        part("Decision", ("decided_by", "decided_at")),
+        part("Record", ("id", "endpoint_id"), "created_at", folded=True),
     )
-    readonly_fields = (
-        "subject", "state", "danger", "cause", "source", "as_of", "comparison", "decided_by",
-        "decided_at", "id", "endpoint_id", "created_at",
-    )  # fmt: skip
     readonly_preprocess_fields = {
         "state": label_renderer(_STATES), "danger": label_renderer(_DANGER),
     }  # fmt: skip
@@ -76,17 +73,9 @@ class CatalogProposalAdmin(ConsoleAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[CatalogProposal]:
         return super().get_queryset(request).defer("content")
 
-    @display(description="Status", label=_STATES)
-    def state(self, proposal: CatalogProposal) -> str:
-        return str(proposal.status)
-
-    @display(description="Risk", ordering="risk", label=_DANGER)
-    def danger(self, proposal: CatalogProposal) -> str:
-        return proposal.risk
-
-    @display(description="Reason")
-    def cause(self, proposal: CatalogProposal) -> str:
-        return str(proposal.get_reason_display())
+    state = column("Status", lambda proposal: str(proposal.status), label=_STATES)
+    danger = column("Risk", attrgetter("risk"), ordering="risk", label=_DANGER)
+    cause = column("Reason", methodcaller("get_reason_display"))
 
     @display(description="Changes")
     def summary(self, proposal: CatalogProposal) -> str:
@@ -100,52 +89,36 @@ class CatalogProposalAdmin(ConsoleAdmin):
         changes = read_changes(proposal.changes)
         return render_plan([PlanRow("endpoint", proposal.subject, outcome, changes)])
 
-    def has_decide_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
-        return request.user.has_perm("catalog.change_modelendpoint")
-
     def offers_action(self, request: HttpRequest, obj: CatalogProposal, name: str) -> bool:
         return obj.status == CatalogProposal.Status.WAITING
 
     @transition(
-        description="Approve",
-        question="Exactly the changes on this page are applied at once. Earlier generations keep "
-        "their price.",
-        submit="Apply the changes",
-        permission="decide",
-        icon="check",
-        four_eyes=_APPROVAL,
+        "Approve", submit="Apply the changes", permission=_DECIDE, icon="check", four_eyes=_APPROVAL
     )
     def approve(self, request: HttpRequest, proposal: CatalogProposal, form: Any) -> Message:
+        """Exactly the changes on this page are applied at once.
+
+        Earlier generations keep their price.
+        """
         self._approve(request, proposal)
         return messages.SUCCESS, "The changes are applied."
 
     @transition(
-        description="Refuse",
-        question="Nothing changes, and the same change is not proposed again.",
-        submit="Refuse the changes",
-        permission="decide",
-        icon="block",
-        danger=True,
+        "Refuse", submit="Refuse the changes", permission=_DECIDE, icon="block", danger=True
     )
     def refuse(self, request: HttpRequest, proposal: CatalogProposal, form: Any) -> Message:
+        """Nothing changes, and the same change is not proposed again."""
         self._refuse(request, proposal)
         return messages.SUCCESS, "The proposal is refused. Nothing was changed."
 
-    @bulk_action(
-        description="Approve the selected proposals",
-        question="Exactly the changes that these proposals show are applied at once.",
-        permission="decide",
-        four_eyes=_APPROVAL,
-    )
+    @bulk_action("Approve the selected proposals", permission=_DECIDE, four_eyes=_APPROVAL)
     def approve_selected(self, request: HttpRequest, proposal: CatalogProposal) -> None:
+        """Exactly the changes that these proposals show are applied at once."""
         self._approve(request, proposal)
 
-    @bulk_action(
-        description="Refuse the selected proposals",
-        question="Nothing changes, and the same changes are not proposed again.",
-        permission="decide",
-    )
+    @bulk_action("Refuse the selected proposals", permission=_DECIDE)
     def refuse_selected(self, request: HttpRequest, proposal: CatalogProposal) -> None:
+        """Nothing changes, and the same changes are not proposed again."""
         self._refuse(request, proposal)
 
     def _approve(self, request: HttpRequest, proposal: CatalogProposal) -> None:
