@@ -12,7 +12,7 @@ from tests.support.machine.waiting import wait_until
 from tests.support.processes import serve
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def _guarded_service(django_db_setup: None, django_db_blocker: object) -> Iterator[str]:
     limits = {
         "REQUEST_HEAD_TIMEOUT": "1",
@@ -22,7 +22,7 @@ def _guarded_service(django_db_setup: None, django_db_blocker: object) -> Iterat
         yield served.address
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def _crowded_service(django_db_setup: None, django_db_blocker: object) -> Iterator[str]:
     limits = {
         # Nothing ends by itself, and one worker has all connections: they can be counted.

@@ -25,7 +25,7 @@ def load(service: Site, neighbours: list[Tenant]) -> Load:
     return Load(service, [tenant.api_key for tenant in neighbours], pause=0.2)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def _two_hosts(django_db_setup: None, django_db_blocker: object) -> Iterator[tuple[Served, Served]]:
     with django_db_blocker.unblock(), serve() as one, serve() as other:  # type: ignore[attr-defined]
         yield one, other

@@ -16,7 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.support.suite.tiers import SELECTION, Selection, function_of
 
 # Rooms that one process runs, because they share what takes seconds to start.
-UNDIVIDED: Final = ("tests/browser/",)
+UNDIVIDED: Final = ("tests/browser/", "tests/bulkheads/")
 # What a test costs of which nothing was recorded, and how long one waits for the process it starts.
 _USUAL_SECONDS: Final = 0.05
 _START_SECONDS: Final = 0.5
