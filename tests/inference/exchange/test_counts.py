@@ -47,26 +47,27 @@ def test_a_request_counts_by_provider_model_operation_and_status(site: Site) -> 
         "causeway_batch_items_sum": {"queue": "settle"},
         "causeway_statement_seconds_count": {"statement": "settle"},
     }
+
+    def count(text: str) -> dict[str, float]:
+        return {name: sum_samples(text, name, **labels) for name, labels in names.items()}
+
     text = read_metrics(site.server)
-    before = {name: sum_samples(text, name, **labels) for name, labels in names.items()}
+    before = count(text)
     tokens = sum_samples(text, "causeway_tokens_total", **named, kind="prompt")
     cost = sum_samples(text, "causeway_cost_usd_total", **named, kind="credits")
     assert site.chat(stream=False).status_code == 200
     assert site.post(site.chat_body("a b", stream=True), stream=True).text.endswith("[DONE]\n\n")
     site.eventually(lambda: Generation.objects.filter(status="completed").count() == 2)
     rows = Generation.objects.all()
-    site.eventually(
-        lambda: (
-            read_counter(
-                site.server, "causeway_generations_total", **names["causeway_generations_total"]
-            )
-            == before["causeway_generations_total"] + 2
-        )
-    )
+
+    def is_counted() -> bool:
+        found = count(read_metrics(site.server))
+        waited = ("causeway_generations_total", "causeway_batch_items_sum")
+        return all(found[name] == before[name] + 2 for name in waited)
+
+    site.eventually(is_counted)
     text = read_metrics(site.server)
-    after = {
-        name: sum_samples(text, name, **labels) - before[name] for name, labels in names.items()
-    }
+    after = {name: number - before[name] for name, number in count(text).items()}
     assert after["causeway_generation_seconds_count"] == 2
     assert after["causeway_time_to_first_token_seconds_count"] == 1
     assert after["gen_ai_client_operation_duration_seconds_count"] == 2
