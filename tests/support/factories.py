@@ -26,11 +26,11 @@ from accounts.models import (
 )
 from billing import ledger
 from billing.models import Account, Excess, Meter, Transfer
-from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
+from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider, associated_data
 from catalog.pricing import NANO, Price
 from config import sql
 from config.credentials import Secret
-from config.secrets import digest_api_key
+from config.secrets import digest_api_key, seal
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
 from inference.ids import id_bound, new_generation_id
@@ -88,10 +88,18 @@ def client(key: str) -> APIClient:
     return made
 
 
-def make_provider(slug: str | None = None, **fields: Any) -> Provider:
+def make_provider(
+    slug: str | None = None, *, secret: Secret | None = None, **fields: Any
+) -> Provider:
+    """Makes a provider; ``secret`` is the operator's, which needs no second version of the row."""
     slug = slug or f"provider-{next(_numbers)}"
     defaults = {"name": slug.title(), "dialect": "openai", "base_url": "https://api.example.com/v1"}
-    return Provider.objects.create(slug=slug, **{**defaults, **fields})
+    provider = Provider(slug=slug, **{**defaults, **fields})
+    if secret is not None:
+        provider.sealed_credential = seal(secret, associated=associated_data(provider.pk))
+        provider.credential_label = secret.label
+    provider.save(force_insert=True)
+    return provider
 
 
 def make_model(slug: str | None = None, **fields: Any) -> LanguageModel:

@@ -43,9 +43,10 @@ class Site:
 
     def another_provider(self, slug: str, **fields: Any) -> Provider:
         """A provider at the same simulated upstream, with a credential of the operator."""
-        provider = factories.make_provider(slug, base_url=self.upstream.base_url, **fields)
-        provider.set_credential(Secret(f"{OPERATOR_SECRET}-{slug}"))
-        return provider
+        secret = Secret(f"{OPERATOR_SECRET}-{slug}")
+        return factories.make_provider(
+            slug, base_url=self.upstream.base_url, secret=secret, **fields
+        )
 
     def publish(self, behaviour: str = "sim-echo", **fields: Any) -> ModelEndpoint:
         """Serves the model publicly, with the operator's credential."""
@@ -111,8 +112,9 @@ def make_site(
     server: str, upstream: Simulator, eventually: Callable[[Callable[[], bool]], None]
 ) -> Site:
     """Creates the rows of a site: its tenant, its provider and its model."""
-    provider = factories.make_provider("acme", name="Acme AI", base_url=upstream.base_url)
-    provider.set_credential(Secret(OPERATOR_SECRET))
+    provider = factories.make_provider(
+        "acme", name="Acme AI", base_url=upstream.base_url, secret=Secret(OPERATOR_SECRET)
+    )
     return Site(
         server=server,
         upstream=upstream,
