@@ -92,23 +92,47 @@ def test_the_name_of_a_database_has_its_host_and_port_and_no_password(
     assert describe_database(environ.Env.db_url_config(url)) == description
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("migrate", "--check"),
-        ("createsuperuser", "--noinput", "--username", "anna", "--email", ""),
-        ("shell", "--verbosity", "0", "-c", "pass"),
-        ("create_organization", "Acme", "--json"),
-        ("verify_ledger", "--json"),
-        ("work", "--once"),
-    ],
-)
-def test_a_command_names_its_database_before_it_fails(arguments: tuple[str, ...]) -> None:
-    """The port is closed, so whatever the command does with the database fails afterwards."""
-    done = run(*arguments, DATABASE_URL="postgres://causeway:hidden@127.0.0.1:1/gateway")
-    assert done.stderr.splitlines()[0] == "Database: gateway on 127.0.0.1, port 1"
-    assert (done.stdout, "hidden" in done.stderr) == ("", False)
-    assert done.returncode == (0 if arguments[0] == "shell" else 1)
+_IN_TURN: Final = """
+import contextlib, io, json, sys, traceback
+from config.local import entry
+found = []
+for arguments in json.loads(sys.argv[1]):
+    output, errors, code = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        try:
+            entry.run(["manage.py", *arguments])
+        except SystemExit as exc:
+            code = exc.code
+        except Exception:
+            code = 1
+            traceback.print_exc()
+    found.append([code, output.getvalue(), errors.getvalue()])
+print(json.dumps(found))
+"""
+
+
+def test_a_command_names_its_database_before_it_fails() -> None:
+    """The port is closed, so whatever a command does with the database fails afterwards."""
+    commands = [
+        ["migrate", "--check"],
+        ["createsuperuser", "--noinput", "--username", "anna", "--email", ""],
+        ["shell", "--verbosity", "0", "-c", "pass"],
+        ["create_organization", "Acme", "--json"],
+        ["verify_ledger", "--json"],
+        ["work", "--once"],
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", _IN_TURN, json.dumps(commands)],
+        cwd=ROOT,
+        env={**os.environ, "DATABASE_URL": "postgres://causeway:hidden@127.0.0.1:1/gateway"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for arguments, (code, output, errors) in zip(commands, json.loads(done.stdout), strict=True):
+        assert errors.splitlines()[0] == "Database: gateway on 127.0.0.1, port 1", arguments
+        assert (output, "hidden" in errors) == ("", False), arguments
+        assert code == (0 if arguments[0] == "shell" else 1), arguments
 
 
 _LOADED: Final = """
