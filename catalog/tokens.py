@@ -153,6 +153,8 @@ _SCRIPTS: Final = (
     (0x1FB00, "Other"), (0x20000, "Han, rare"), (0x323B0, "Other"),
 )  # fmt: skip
 _FIRST: Final = [first for first, _ in _SCRIPTS]
+#: The bytes of a letter of each script without marks.
+UNMARKED: Final = {"Cyrillic": 2, "Greek": 2, "Armenian": 2, "Georgian": 3}
 # The kinds of bytes, a bit for each: lower and upper letters, digits, signs, spaces, other blanks,
 # and bytes beyond ASCII.
 _LOWER, _UPPER, _DIGIT, _SIGN, _SPACE, _BLANK, _BEYOND = (1 << place for place in range(7))
@@ -205,7 +207,7 @@ def _count_characters(text: str) -> dict[str, int]:
         rest = text.replace(text[0], "")
         counts[text[0]] = len(text) - len(rest)
         text = rest
-    return counts | Counter(text)
+    return counts | Counter(text) if text else counts
 
 
 class TextCounts:
@@ -266,6 +268,15 @@ class TextCounts:
             rest -= size
         return ASCII if 2 * rest > self.size else None
 
+    def count_borders(self) -> int:
+        """Returns how often letters of a script without marks stand behind others, at most."""
+        chars = sum(self.chars.values())
+        borders = 0
+        for script, size in UNMARKED.items():
+            own = self.scripts.get(script, 0) // size
+            borders += min(own, chars - own)
+        return borders
+
     def _count_kinds(self, data: bytes) -> None:
         kinds = data.translate(_KIND_OF)
         bits = int.from_bytes(kinds, "big")
@@ -301,6 +312,7 @@ _PAGE: Final = 256
 _BEYOND_PAGES: Final = 0x32400
 _JOINS: Final = 0x80
 _SLACK: Final = 50
+_MIXED: Final = 8
 # The tokens of a character behind a space beyond its own, if it is no letter.
 _PARTED: Final = 2
 _PARTED_SIGN: Final = re.compile(r" (?=[^\w\x00-\x7f])")
@@ -372,8 +384,8 @@ class TokenizerFamily(msgspec.Struct, frozen=True, omit_defaults=True):
         """Returns how many tokens more than its bytes a text has at most; mostly less than 0.
 
         The characters have at most their tokens, and one in fifty more, because a token may begin
-        within a character. A space counts if it may stand before a letter that does not join it;
-        other characters behind a space may be parted.
+        within a character, as it does more often where scripts alternate. A space counts if it may
+        stand before a letter that does not join it; other characters behind a space may be parted.
         """
         if (known := counts.more.get(self.characters)) is not None:
             return known
@@ -386,8 +398,12 @@ class TokenizerFamily(msgspec.Struct, frozen=True, omit_defaults=True):
             tokens += count * (entry & ~_JOINS or len(char.encode("utf-8", "surrogatepass")))
             if entry < _JOINS and char.isalnum():
                 apart += count
-        more = tokens + -(-tokens // _SLACK) - sum(counts.scripts.values())
-        more += self.edge * counts.edges + _PARTED * counts.parted
+        size = sum(counts.scripts.values())
+        mixed = size - max(counts.scripts.values(), default=0)
+        more = tokens + -(-tokens // _SLACK) + -(-mixed // _MIXED) - size
+        if self.edge:
+            more += self.edge * (counts.edges + counts.count_borders())
+        more += _PARTED * counts.parted
         more -= max(counts.spaced - apart, 0)
         counts.more[self.characters] = more
         return more

@@ -26,6 +26,7 @@ import numpy as np
 
 from catalog.tokens import (
     FEATURES,
+    UNMARKED,
     TextCounts,
     TokenizerFamily,
     find_script,
@@ -42,7 +43,6 @@ _RIDGE: Final = 0.01
 _TIMES: Final = 12
 # What stands between; each is held as one token.
 _OTHERS: Final = "x7(\n"
-_UNMARKED: Final = frozenset(("Cyrillic", "Greek", "Armenian", "Georgian"))
 # Of the characters from here on, no vocabulary has the space before them.
 _PLANE: Final = "\U00010000"
 _RARE: Final = 1.0
@@ -100,7 +100,7 @@ def find_characters(count: Count, edge: int) -> str:
         # A character that counts nothing alone was taken for an end.
         alone = max(count(char) or len(char.encode()), ceil(count(char * _TIMES) / _TIMES))
         most = alone
-        between = 1 + edge * (kind == "L" and find_script(char) in _UNMARKED)
+        between = 1 + edge * (kind == "L" and find_script(char) in UNMARKED)
         for other in _OTHERS:
             most = max(most, ceil(count((char + other) * _TIMES) / _TIMES) - between)
         if char.isalnum():
