@@ -74,12 +74,35 @@ def fetch_rows(
         return list(cursor.fetchall())
 
 
-def read_together(*querysets: QuerySet[Any]) -> list[list[Any]]:
-    """Returns the rows of each queryset, in its order, on this thread's connection.
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One statement that reads the rows of several models.
 
-    They are read with one statement, so in one snapshot and one round trip. Each queryset reads all
-    columns of its own model, and none of others: without annotations, ``select_related`` or
-    prefetched rows.
+    Making its text takes the ORM longer than reading takes PostgreSQL, so that who reads the same
+    again keeps it, and gives the values that take the place of its own.
+    """
+
+    text: str
+    parameters: tuple[Any, ...]
+    models: tuple[type[Model], ...]
+
+    def read(self, values: Mapping[Any, Any] | None = None) -> list[list[Any]]:
+        """Returns the rows of each model on this thread's connection."""
+        given = values or {}
+        with connection.cursor() as cursor:
+            cursor.execute(self.text, [given.get(each, each) for each in self.parameters])
+            row = cursor.fetchone()
+        return [
+            _make_rows(model, json.loads(found, parse_float=Decimal))
+            for model, found in zip(self.models, row, strict=True)
+        ]
+
+
+def prepare_reading(*querysets: QuerySet[Any]) -> Reading:
+    """Returns the statement that reads the rows of each queryset, in its order.
+
+    They are read in one snapshot and one round trip. Each queryset reads all columns of its own
+    model, and none of others: without annotations, ``select_related`` or prefetched rows.
     """
     selected, parameters = [], list[Any]()
     for queryset in querysets:
@@ -91,13 +114,8 @@ def read_together(*querysets: QuerySet[Any]) -> list[list[Any]]:
             # The text is the ORM's own, with placeholders for all values.
             selected.append(f"to_jsonb(ARRAY(SELECT to_jsonb(r) FROM ({text}) AS r))")  # noqa: S608
             parameters.extend(given)
-    with connection.cursor() as cursor:
-        cursor.execute(f"SELECT {', '.join(selected)}", parameters)
-        row = cursor.fetchone()
-    return [
-        _make_rows(queryset.model, json.loads(found, parse_float=Decimal))
-        for queryset, found in zip(querysets, row, strict=True)
-    ]
+    text = f"SELECT {', '.join(selected)}"
+    return Reading(text, tuple(parameters), tuple(queryset.model for queryset in querysets))
 
 
 def _make_rows(model: type[Model], rows: list[dict[str, Any]]) -> list[Any]:

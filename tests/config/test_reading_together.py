@@ -21,7 +21,7 @@ from accounts.models import (
 )
 from accounts.models.terms import LimitReset
 from catalog.models import ModelAlias, PriceVersion
-from config.sql import read_together
+from config.sql import prepare_reading
 from endpoints.models import PrivateEndpoint, Validation
 from tests.support import factories
 from tests.support.factories import Tenant
@@ -94,7 +94,7 @@ def test_rows_and_their_order_are_those_of_the_querysets(tenant: Tenant) -> None
         fill(each)
     querysets = list_querysets(tenant.organization, other.organization)
     with CaptureQueriesContext(connection) as captured:
-        found = read_together(*querysets)
+        found = prepare_reading(*querysets).read()
     assert len(captured) == 1
     for queryset, rows in zip(querysets, found, strict=True):
         assert len(rows) >= 2
@@ -107,4 +107,4 @@ def test_rows_and_their_order_are_those_of_the_querysets(tenant: Tenant) -> None
 
 def test_a_queryset_of_nothing_asks_for_nothing(tenant: Tenant) -> None:
     none, some = Organization.objects.filter(pk__in=[]), Organization.objects.all()
-    assert read_together(none, some, none) == [[], [tenant.organization], []]
+    assert prepare_reading(none, some, none).read() == [[], [tenant.organization], []]

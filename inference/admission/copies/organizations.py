@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeVar
 
 from django.db import connection, transaction
@@ -27,7 +28,7 @@ from config.credentials import NO_SECRET, Secret
 from config.egress.addresses import NO_REACH, Reach
 from config.egress.rules import NO_OWN_LIMITS, TimeLimits
 from config.secrets import DecryptionFailed
-from config.sql import read_together
+from config.sql import Reading, prepare_reading
 from endpoints.models import (
     PrivateEndpoint,
     PrivateProvider,
@@ -225,29 +226,12 @@ def load_organizations(ids: Collection[uuid.UUID]) -> dict[uuid.UUID, Organizati
     It uses this thread's connection. One snapshot shows the version and exactly the rows that have
     it, and the organizations that were read are the owners of all rows.
     """
-    own = PrivateEndpoint.objects.routable().filter(organization__in=ids)
-    usable = ByokCredential.objects.usable().filter(organization__in=ids)
-    withdrawn = PrivateEndpoint.objects.withdrawn().filter(organization__in=ids)
-    # One row stands for all that say the same; a disabled one comes before a deleted one.
-    told = ("organization_id", "model_id", "provider_id", "private_provider_id", "fallback")
-    kept_rows = withdrawn.order_by(*told, F("deleted_at").asc(nulls_first=True)).distinct(*told)
-    models = LanguageModel.objects.of_everybody().filter(organization__in=ids)
-    named = models.filter(Q(is_listed=True) | Q(pk__in=withdrawn.values("model")))
+    marks = [uuid.UUID(int=number) for number in range(len(ids))]
+    found = _prepare(len(ids)).read(dict(zip(marks, ids, strict=True)))
     (
         organizations, endpoints, kept, own_models, prices, validations, credentials, aliases,
         providers, *rules,
-    ) = read_together(
-        Organization.objects.filter(pk__in=ids),
-        own,
-        kept_rows,
-        named.order_by("is_listed", "slug"),
-        PriceVersion.objects.filter(pk__in=own.values("price")),
-        Validation.objects.filter(pk__in=own.values("validation")),
-        usable.order_by("provider_slug", "sort_order", "created_at"),
-        ModelAlias.objects.filter(organization__in=ids),
-        PrivateProvider.objects.filter(organization__in=ids, deleted_at=None),
-        *select_rules(ids),
-    )  # fmt: skip
+    ) = found  # fmt: skip
     kept_of = _group_by_owner((row.organization_id, row) for row in (*endpoints, *kept))
     reach_of = {each.pk: each.reach for each in organizations}
     endpoints_of = _group_by_owner(
@@ -274,6 +258,32 @@ def load_organizations(ids: Collection[uuid.UUID]) -> dict[uuid.UUID, Organizati
         )
         for each in organizations
     }
+
+
+@lru_cache
+def _prepare(count: int) -> Reading:
+    """Returns the statement that reads so many organizations; numbers stand for their ids."""
+    ids = [uuid.UUID(int=number) for number in range(count)]
+    own = PrivateEndpoint.objects.routable().filter(organization__in=ids)
+    usable = ByokCredential.objects.usable().filter(organization__in=ids)
+    withdrawn = PrivateEndpoint.objects.withdrawn().filter(organization__in=ids)
+    # One row stands for all that say the same; a disabled one comes before a deleted one.
+    told = ("organization_id", "model_id", "provider_id", "private_provider_id", "fallback")
+    kept_rows = withdrawn.order_by(*told, F("deleted_at").asc(nulls_first=True)).distinct(*told)
+    models = LanguageModel.objects.of_everybody().filter(organization__in=ids)
+    named = models.filter(Q(is_listed=True) | Q(pk__in=withdrawn.values("model")))
+    return prepare_reading(
+        Organization.objects.filter(pk__in=ids),
+        own,
+        kept_rows,
+        named.order_by("is_listed", "slug"),
+        PriceVersion.objects.filter(pk__in=own.values("price")),
+        Validation.objects.filter(pk__in=own.values("validation")),
+        usable.order_by("provider_slug", "sort_order", "created_at"),
+        ModelAlias.objects.filter(organization__in=ids),
+        PrivateProvider.objects.filter(organization__in=ids, deleted_at=None),
+        *select_rules(ids),
+    )  # fmt: skip
 
 
 def _group_by_owner(rows: Iterable[tuple[uuid.UUID, Item]]) -> dict[uuid.UUID, list[Item]]:
