@@ -476,14 +476,6 @@ def read_count(value: Any) -> int | None:
     return min(value, _MAX_TOKENS)
 
 
-def try_decode(decode: Callable[[msgspec.Raw], Decoded], raw: msgspec.Raw) -> Decoded | None:
-    """Returns a member of an answer; ``None`` for one of another shape."""
-    try:
-        return decode(raw)
-    except (msgspec.DecodeError, RecursionError):
-        return None
-
-
 def post_json(
     call: Call, url: str, login: Mapping[str, str], body: bytes, kind: str = "application/json"
 ) -> OutboundRequest:

@@ -25,7 +25,6 @@ from catalog.dialects.base import (
     decode_object,
     post_json,
     read_usage,
-    try_decode,
 )
 from catalog.dialects.openai.members import (
     NULL,
@@ -229,7 +228,7 @@ class _Reader:
 
 def _parse_usage(fields: dict[str, msgspec.Raw], images: int) -> Usage:
     """Returns the usage of a number of images, without tokens if the provider counts none."""
-    usage, counted = try_decode(decode_usage, fields.get("usage", NULL)), None
+    usage, counted = decode_usage(fields.get("usage", NULL)), None
     if usage is not None:
         inputs = usage.input_tokens_details or usage.prompt_tokens_details
         outputs = usage.output_tokens_details or usage.completion_tokens_details

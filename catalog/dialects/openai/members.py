@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -302,9 +303,29 @@ class _Timings(msgspec.Struct):
     predicted_n: Any = None
 
 
-decode_usage = msgspec.json.Decoder(ReportedUsage | None).decode
+_decode_usage = msgspec.json.Decoder(ReportedUsage | None).decode
 _decode_timings = msgspec.json.Decoder(_Timings | None).decode
 decode_text: Final = msgspec.json.Decoder(str).decode
+
+
+def decode_usage(raw: msgspec.Raw) -> ReportedUsage | None:
+    """Returns a usage as it is reported; ``None`` for null and for what is no object.
+
+    Members that no decoder takes, such as a number out of range, are left out.
+    """
+    try:
+        found: ReportedUsage | None = _decode_usage(raw)
+        return found
+    except (msgspec.DecodeError, RecursionError):
+        kept = {}
+    try:
+        members = _decode_members(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    for name, value in members.items():
+        with suppress(msgspec.DecodeError, RecursionError):
+            kept[name] = msgspec.json.decode(value)
+    return msgspec.convert(kept, ReportedUsage)
 
 
 def find_detail(details: Any, name: str) -> Any:
@@ -331,9 +352,9 @@ def parse_usage(fields: dict[str, msgspec.Raw], *, completion: int | None = None
     if raw is None:
         return None
     try:
-        usage = decode_usage(raw)
+        usage = _decode_usage(raw)
     except (msgspec.DecodeError, RecursionError):
-        return None
+        usage = decode_usage(raw)
     if usage is None:
         return None
     parts: dict[str, Any] = {}

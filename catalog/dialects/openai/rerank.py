@@ -88,8 +88,8 @@ def parse_rerank(fields: dict[str, msgspec.Raw]) -> Reply:
 
 def _parse_usage(fields: dict[str, msgspec.Raw]) -> Usage | None:
     """Returns the tokens of ``usage``, or the units of ``meta``; ``None`` without either."""
+    usage = decode_usage(fields.get("usage", NULL)) or ReportedUsage()
     try:
-        usage = decode_usage(fields.get("usage", NULL)) or ReportedUsage()
         meta = _decode_meta(fields.get("meta", NULL)) or _Meta()
     except (msgspec.DecodeError, RecursionError):
         return None

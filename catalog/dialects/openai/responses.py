@@ -29,7 +29,6 @@ from catalog.dialects.base import (
     parse_error,
     post_json,
     read_usage,
-    try_decode,
 )
 from catalog.dialects.openai.items import fit_fields
 from catalog.dialects.openai.members import decode_usage, find_detail
@@ -134,7 +133,7 @@ class _Response(msgspec.Struct):
         return ("tool_calls" if has_call else "stop"), "completed"
 
     def count(self) -> Usage | None:
-        if (usage := try_decode(decode_usage, self.usage)) is None:
+        if (usage := decode_usage(self.usage)) is None:
             return None
         inputs, outputs = usage.input_tokens_details, usage.output_tokens_details
         counted = read_usage(

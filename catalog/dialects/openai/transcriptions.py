@@ -53,8 +53,8 @@ def parse_transcription(fields: dict[str, msgspec.Raw]) -> Reply:
 
 def _parse_usage(fields: dict[str, msgspec.Raw]) -> Usage | None:
     """Returns the tokens, the length of the audio, or both; ``None`` if neither is reported."""
+    usage = decode_usage(fields.get("usage", NULL)) or ReportedUsage()
     try:
-        usage = decode_usage(fields.get("usage", NULL)) or ReportedUsage()
         duration = msgspec.json.decode(fields.get("duration", b"null"))
     except (msgspec.DecodeError, RecursionError):
         return None

@@ -450,7 +450,10 @@ def test_an_answer_that_ended_in_an_error_reports_a_cost_of_zero(site: Site, tau
 def test_an_infinite_number_in_the_usage_does_not_change_the_charge(
     site: Site, taught: Teach, stream: bool
 ) -> None:
-    usage = b'{"prompt_tokens":5,"completion_tokens":7,"total_tokens":12,"seconds":1e999}'
+    usage = (
+        b'{"prompt_tokens":5,"completion_tokens":7,"total_tokens":12,"seconds":1e999,'
+        b'"cached_tokens":-1e999,"prompt_tokens_details":{"cached_tokens":1e999},"new":1e999}'
+    )
 
     def script(request: Request) -> Script:
         if not stream:
