@@ -139,6 +139,8 @@ class Meter:
         # What was read at the end of the last test is what the next one begins with.
         self._last: Cost | None = None
         self._is_preparing = False
+        # What processes had cost that ended unread, in tests that cost less.
+        self._lost = 0.0
         self.rooms: dict[str, Cost] = defaultdict(Cost)
         self.tests: dict[str, float] = {}
         self.complaints: list[str] = []
@@ -159,7 +161,9 @@ class Meter:
             return (yield)
         finally:
             self._last = self.read()
-            cost = self._last.minus(before).minus(self._prepared).or_none()
+            found = self._last.minus(before).minus(self._prepared)
+            cost = found.or_none()
+            self._lost += cost.python - found.python
             self._add(room_of(item.nodeid, self._selection.rules), cost)
             self.tests[item.nodeid] = sum(cost)
 
@@ -220,7 +224,8 @@ class Meter:
         """Returns what this process did besides its tests; other processes count for themselves."""
         if has_workers:
             return time.process_time()
-        return self.read().python - sum(cost.python for cost in self.rooms.values())
+        counted = sum(cost.python for cost in self.rooms.values()) - self._lost
+        return self.read().python - counted
 
     def _divide_rest_of_server(self) -> None:
         known = sum(cost.postgres for cost in self.rooms.values())
