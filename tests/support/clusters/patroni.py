@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import psycopg
 import requests
 
 from tests.support.clusters.pooler import ClusterPooler
@@ -168,6 +169,7 @@ class Cluster:
         self.wait_until_whole(180)
         self._start_proxy()
         self._create_database()
+        wait_until(self._leads_to_primary, "HAProxy does not know the primary", seconds=90)
 
     def _start_etcd(self, count: int) -> str:
         names = NODES[:count]
@@ -229,6 +231,19 @@ class Cluster:
                 env={"PGPASSWORD": PASSWORD},
                 check=True,
             )  # fmt: skip
+
+    def _leads_to_primary(self) -> bool:
+        """Returns whether HAProxy has found the standbys, which it takes for primaries at first."""
+        url = f"postgresql://causeway:{PASSWORD}@127.0.0.1:{self.database}/causeway"
+        try:
+            # It asks the nodes in turn.
+            for _ in range(2 * len(NODES)):
+                with psycopg.connect(url) as session:
+                    if session.execute("SELECT pg_is_in_recovery()").fetchone() != (False,):
+                        return False
+        except psycopg.OperationalError:
+            return False
+        return True
 
     def find_primary(self) -> Node | None:
         """Returns the node that says that it is the primary."""
