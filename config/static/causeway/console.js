@@ -136,13 +136,16 @@ document.addEventListener("DOMContentLoaded", () => {
   labelFirstCells();
   nameCells();
   showPresentTab();
-  document.querySelector(".cw-errors")?.focus();
 });
 
 window.addEventListener("resize", showPresentTab);
 
-// Other scripts draw their controls when the page has loaded.
-window.addEventListener("load", () => setTimeout(nameControls));
+// Other scripts draw their controls when the page has loaded, and Django's puts the cursor into the
+// first field of a new row at any time before.
+window.addEventListener("load", () => {
+  setTimeout(nameControls);
+  document.querySelector(".cw-errors")?.focus();
+});
 
 document.addEventListener("focusin", (event) => {
   if (event.target.matches?.(".select2-search__field:not([aria-label])")) {
