@@ -39,6 +39,13 @@ def shift(row: Session, seconds: int) -> None:
     Session.objects.filter(pk=row.pk).update(session_data=store.encode(data))
 
 
+def test_login_without_a_page_to_return_to_leads_to_the_console(db: None) -> None:
+    User.objects.create_superuser("operator", password="a long enough password")
+    given = {"username": "operator", "password": "a long enough password"}
+    answer = Client().post("/admin/login/", given)
+    assert (answer.status_code, answer["Location"]) == (302, "/admin/")
+
+
 def test_row_has_a_digest_and_the_digest_is_no_cookie(operator: Client) -> None:
     key = operator.cookies[COOKIE].value
     row = Session.objects.get()
