@@ -142,6 +142,9 @@ def open_search(page: Page) -> None:
         "[...document.querySelectorAll('[x-data]')].every(each => each._x_dataStack)"
     )
     field = page.locator("#search-input-command:focus")
+    # The first Escape only empties it.
+    if field.is_visible():
+        return
     # Django puts the cursor into the first field of a new row, where the keys are the field's.
     page.evaluate("document.activeElement.blur()")
     for _ in range(_MOST_KEYS):
