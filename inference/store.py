@@ -142,7 +142,9 @@ class DataPlaneConnection:
             waits.report_timeout(query.name, organizations, seconds, relation)
             raise Blocked(owner) from None
         except Canceled as exc:
-            waits.report_slow(query.name, organizations, time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            STATEMENT_SECONDS.observe((query.name,), seconds)
+            waits.report_slow(query.name, organizations, seconds)
             outages.report(exc)
             raise Unavailable from None
         seconds = time.perf_counter() - started

@@ -75,7 +75,7 @@ Repinning = tuple[Admission, Candidate]
 
 
 class Repinned(Enum):
-    """Says how a move of a generation ended; after ``CHANGED`` the caller selects anew."""
+    """Says how a move of a generation ended; after ``CHANGED`` its candidates are selected anew."""
 
     MOVED = auto()
     CHANGED = auto()

@@ -262,7 +262,7 @@ def load_organizations(ids: Collection[uuid.UUID]) -> dict[uuid.UUID, Organizati
 
 @lru_cache
 def _prepare(count: int) -> Reading:
-    """Returns the statement that reads so many organizations; numbers stand for their ids."""
+    """Returns the statement that reads ``count`` organizations; numbers stand for their ids."""
     ids = [uuid.UUID(int=number) for number in range(count)]
     own = PrivateEndpoint.objects.routable().filter(organization__in=ids)
     usable = ByokCredential.objects.usable().filter(organization__in=ids)

@@ -64,7 +64,7 @@ _TOO_MUCH_TO_ROUTE: Final = (
 
 @dataclass(slots=True)
 class _Fate:
-    """What happens to the requests of some routes, and what they cost before and then."""
+    """What happens to the requests of some routes, and what they cost before and afterwards."""
 
     keys: dict[UUID, str] = field(default_factory=dict)
     requests: int = 0

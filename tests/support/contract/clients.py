@@ -1,4 +1,4 @@
-"""What makes clients of public SDKs: types of the fixtures, and what the clients trust."""
+"""Makes clients of public SDKs: the types of the fixtures, and the authority they trust."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def log_texts(tenant: Tenant, **changes: Any) -> None:
 
 
 def wait_until_stored(site: Site, count: int = 1) -> None:
-    """Waits for the texts of so many generations; a text of an earlier test has none any more."""
+    """Waits until ``count`` generations have a text; texts of earlier tests have no generation."""
     texts = StoredText.objects.filter(pk__in=Generation.objects.values("pk"))
     site.eventually(lambda: texts.all().count() == count)
 
