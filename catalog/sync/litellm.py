@@ -14,6 +14,7 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from catalog.pricing import decimal_text
 from catalog.sync.documents import InvalidRow
 from catalog.sync.offers import (
     FREE,
@@ -33,7 +34,8 @@ class _Provider(NamedTuple):
 
     ``adds`` is put before a name; ``searches_always`` says that each request pays one search.
     ``grounds_requests`` says that a request pays once for all its searches, unless its row names
-    another unit.
+    another unit. ``cached`` is the share of the prompt's rate that a cached token costs where a row
+    does not state its rate; 0 where such a token costs as much as the others.
     """
 
     slug: str
@@ -42,6 +44,7 @@ class _Provider(NamedTuple):
     adds: str = ""
     searches_always: bool = False
     grounds_requests: bool = False
+    cached: Decimal = Decimal(0)
 
 
 _GOOGLE: Final = _Provider("google-vertex", ("vertex_ai/",), adds="google/", grounds_requests=True)
@@ -75,7 +78,8 @@ _PROVIDERS: Final[Mapping[str, _Provider]] = {
     "groq": _Provider("groq", ("groq/",)),
     "cerebras": _Provider("cerebras", ("cerebras/",)),
     "sambanova": _Provider("sambanova", ("sambanova/",)),
-    "fireworks_ai": _Provider("fireworks", ("fireworks_ai/",)),
+    # https://docs.fireworks.ai/serverless/overview, "Billing".
+    "fireworks_ai": _Provider("fireworks", ("fireworks_ai/",), cached=Decimal("0.5")),
     "fireworks_ai-embedding-models": _Provider("fireworks", ("fireworks_ai/",)),
     "together_ai": _Provider("together", ("together_ai/",)),
     "deepinfra": _Provider("deepinfra", ("deepinfra/",)),
@@ -273,6 +277,9 @@ def _read_pricing(
             lines.append({"billable": "image", "variant": size[1], "unit": "image", "price": rate})
     overrides = [*_read_tiers(row), *_read_windows(row)]
     _settle_repeats(pricing, row.get("mode"))
+    if provider.cached and row.get("mode") == "chat" and pricing.get("prompt", "0") != "0":
+        rate = decimal_text(Decimal(pricing["prompt"]) * provider.cached)
+        pricing.setdefault("input_cache_read", rate)
     if (pricing or lines) and not FREE.keys() <= pricing.keys():
         pricing = {**FREE, **pricing}
     if overrides:

@@ -67,6 +67,25 @@ def test_litellm_names_rates_per_unit() -> None:
     assert offer.model["supported_parameters"] == ["max_tokens", "tools", "tool_choice"]
 
 
+@pytest.mark.parametrize(
+    ("provider", "stated", "cached"),
+    [
+        ("fireworks_ai", {}, "0.0000007"),
+        ("fireworks_ai", {"cache_read_input_token_cost": "1.4e-07"}, "0.00000014"),
+        ("fireworks_ai", {"input_cost_per_token": "0"}, None),
+        ("fireworks_ai", {"mode": '"embedding"'}, None),
+        ("together_ai", {}, None),
+    ],
+)
+def test_a_cached_token_of_fireworks_costs_half_unless_its_row_says_otherwise(
+    provider: str, stated: dict[str, str], cached: str | None
+) -> None:
+    rates = {"input_cost_per_token": "1.4e-06", "output_cost_per_token": "4.4e-06"}
+    row = {"litellm_provider": provider, "mode": "chat", **raw(**rates | stated)}
+    [offer] = read(litellm, {f"{provider}/glm": row}).values()
+    assert offer.pricing.get("input_cache_read") == cached
+
+
 def test_litellm_has_tiers_by_the_size_of_the_prompt() -> None:
     [offer] = read(
         litellm,
