@@ -40,6 +40,9 @@ from endpoints.models.providers import ProviderExists
 PROVIDERS: Final = "private_providers"
 ACTOR: Final = "import_gateway"
 _MOST_NAMES: Final = 100
+_NO_LIMITS: Final = (
+    "a private endpoint has no limits; those of keys and workspaces are in docs/rate-limits.md"
+)
 _LINE: Final = re.compile(r"\Aline 1: ")
 
 
@@ -58,24 +61,17 @@ def apply(
     with transaction.atomic():
         plan = _Plan(organization_id, gateway, report.counter(on_row))
         for deployment in expand(gateway, plan.known):
+            line, name = deployment.line, deployment.name
             try:
                 # An entry that is refused leaves nothing.
                 with transaction.atomic():
                     plan.add(deployment)
             except NotTaken as exc:
-                gateway.leave_out(deployment.line, deployment.name, str(exc))
-            else:
-                if plan.lacks_key(deployment):
-                    gateway.leave_out(
-                        deployment.line, deployment.name, f"its key: {deployment.missing}"
-                    )
-                gateway.leave_members(
-                    deployment.line,
-                    deployment.name,
-                    deployment.limits,
-                    "a private endpoint has no limits; those of keys and workspaces are in "
-                    "docs/rate-limits.md",
-                )
+                gateway.leave_out(line, name, str(exc))
+                continue
+            if plan.lacks_key(deployment):
+                gateway.leave_out(line, name, f"its key: {deployment.missing}")
+            gateway.leave_members(line, name, deployment.limits, _NO_LIMITS)
         try:
             plan.store_credentials()
         except GatewayError as exc:
@@ -93,16 +89,16 @@ class _Plan:
         self, organization_id: uuid.UUID, gateway: GatewayFile, count_row: RowListener
     ) -> None:
         self._gateway = gateway
-        self.organization = Organization.objects.select_for_update(no_key=True).get(
-            pk=organization_id
-        )
+        organizations = Organization.objects.select_for_update(no_key=True)
+        self.organization = organizations.get(pk=organization_id)
         self.count_row = count_row
         self.known = KnownModels.load()
         self.names: dict[str, list[str]] = defaultdict(list)
         self._listed = dict(LanguageModel.objects.listed().values_list("canonical_slug", "slug"))
         self._providers: dict[tuple[str, bool], str] = {}
-        self._rows: dict[tuple[str, str, str, str | None], dict[str, Any]] = {}
+        self._rows: dict[tuple[str, ...], dict[str, Any]] = {}
         self._keys: dict[tuple[str, Secret], set[str]] = defaultdict(set)
+        self._stored = list(ByokCredential.objects.for_organization(organization_id))
 
     def add(self, deployment: Deployment) -> None:
         """Stores an endpoint and its provider; raises :class:`NotTaken`."""
@@ -114,18 +110,16 @@ class _Plan:
         check_secret(deployment)
         outcomes: list[tuple[Any, ...]] = []
         slug = self._find_provider(deployment, lambda *told: outcomes.append(told))
-        row: dict[str, Any] = {
+        key = {
             "model_permaslug": model,
             "provider_slug": slug,
             "upstream_model_id": deployment.upstream_id,
         }
         if deployment.base_url is not None:
-            row["base_url"] = deployment.base_url
-        if deployment.routing:
-            row["settings"] = {"routing": dict(deployment.routing)}
-        row |= self._read_terms(deployment, model) | own
-        key = (model, slug, deployment.upstream_id, deployment.base_url)
-        if self._rows.setdefault(key, row) is row:
+            key["base_url"] = deployment.base_url
+        row = {**key, **self._read_terms(deployment, model), **own}
+        stored = self._rows.setdefault(tuple(key.values()), row)
+        if stored is row:
             try:
                 imports.apply(
                     self.organization.pk,
@@ -134,53 +128,47 @@ class _Plan:
                     on_row=lambda *told: outcomes.append(told),
                 )
             except ImportRefused as exc:
-                del self._rows[key]
+                del self._rows[tuple(key.values())]
                 raise NotTaken(_LINE.sub("", exc.problems[0])) from None
-        elif self._rows[key] != row:
+        elif stored != row and deployment.has_terms:
             self._gateway.leave_out(deployment.line, deployment.name, REPEATED)
         for told in outcomes:
             self.count_row(*told)
-        self._listed.setdefault(model, model)
+        public = self._listed.setdefault(model, model)
         # A provider that was refused with its endpoint is made again for the next one.
         self._providers[_server_of(deployment)] = slug
         if (secret := deployment.key) is not None:
-            self._keys[slug, secret].add(self._listed[model])
-        if self._listed[model] not in self.names[deployment.name]:
-            self.names[deployment.name].append(self._listed[model])
+            self._keys[slug, secret].add(public)
+        if public not in self.names[deployment.name]:
+            self.names[deployment.name].append(public)
 
     def store_credentials(self) -> None:
         """Stores each key that its provider does not have yet.
 
         Of several keys of a provider, each is for the models of its own deployments.
         """
-        stored = list(ByokCredential.objects.for_organization(self.organization.pk))
-        served: dict[str, list[set[str]]] = defaultdict(list)
-        for (slug, _), models in self._keys.items():
-            served[slug].append(models)
         for (slug, secret), models in self._keys.items():
-            own = [each for each in stored if each.provider_slug == slug]
-            if any(_has_secret(each, secret) for each in own):
-                self.count_row(CREDENTIALS, f"{slug} {secret.label}", RowOutcome.UNCHANGED)
-                continue
-            is_narrow = any(models != others for others in served[slug])
-            ByokCredential.objects.create_credential(
-                organization=self.organization,
-                workspace=None,
-                provider_slug=slug,
-                secret=secret,
-                allowed_models=sorted(models) if is_narrow else None,
-            )
-            self.count_row(CREDENTIALS, f"{slug} {secret.label}", RowOutcome.CREATE)
+            outcome = RowOutcome.UNCHANGED
+            if not any(_has_secret(each, secret) for each in self._stored_at(slug)):
+                outcome = RowOutcome.CREATE
+                others = [each for (other, _), each in self._keys.items() if other == slug]
+                ByokCredential.objects.create_credential(
+                    organization=self.organization,
+                    workspace=None,
+                    provider_slug=slug,
+                    secret=secret,
+                    allowed_models=sorted(models) if any(models != o for o in others) else None,
+                )
+            self.count_row(CREDENTIALS, f"{slug} {secret.label}", outcome)
 
     def lacks_key(self, deployment: Deployment) -> bool:
         """Returns whether neither the file nor the organization has a key for a deployment."""
         slug = deployment.family
-        return deployment.secret is None and not (
-            any(slug == other for other, _ in self._keys)
-            or ByokCredential.objects.for_organization(self.organization.pk)
-            .filter(provider_slug=slug)
-            .exists()
-        )
+        is_named = any(slug == other for other, _ in self._keys)
+        return deployment.secret is None and not is_named and not self._stored_at(slug)
+
+    def _stored_at(self, slug: str) -> list[ByokCredential]:
+        return [each for each in self._stored if each.provider_slug == slug]
 
     def _find_provider(self, deployment: Deployment, count_row: RowListener) -> str:
         """Returns the slug of the catalogue's provider, or of the organization's own."""
@@ -197,36 +185,28 @@ class _Plan:
             return slug
         try:
             base_url = canonical_base_url(deployment.base_url, self.organization.pk)
+            own = PrivateProvider.objects.for_organization(self.organization.pk)
+            is_keyless = deployment.secret == NO_SECRET
+            stored = own.filter(base_url=base_url, is_keyless=is_keyless).first()
+            slug = str((stored or self._create_provider(base_url, is_keyless=is_keyless)).slug)
         except GatewayError as exc:
             raise NotTaken(exc.message) from None
-        stored = (
-            PrivateProvider.objects.for_organization(self.organization.pk)
-            .filter(base_url=base_url, is_keyless=deployment.secret == NO_SECRET)
-            .first()
-        )
-        if stored is not None:
-            count_row(PROVIDERS, stored.slug, RowOutcome.UNCHANGED)
-            return str(stored.slug)
-        slug = self._create_provider(deployment, base_url)
-        count_row(PROVIDERS, slug, RowOutcome.CREATE)
+        count_row(PROVIDERS, slug, RowOutcome.UNCHANGED if stored else RowOutcome.CREATE)
         return slug
 
-    def _create_provider(self, deployment: Deployment, base_url: str | None) -> str:
-        host = parse_base_url(deployment.base_url or "", policy=ANY_POLICY).host
+    def _create_provider(self, base_url: str | None, *, is_keyless: bool) -> PrivateProvider:
+        host = parse_base_url(base_url or "", policy=ANY_POLICY).host
         for name in islice(number_names(recognize((), host).slug), _MOST_NAMES):
             try:
                 with transaction.atomic():
-                    provider = PrivateProvider.objects.create_provider(
+                    return PrivateProvider.objects.create_provider(
                         organization_id=self.organization.pk,
                         name=name,
                         base_url=base_url,
-                        is_keyless=deployment.secret == NO_SECRET,
+                        is_keyless=is_keyless,
                     )
             except ProviderExists:
                 continue
-            except GatewayError as exc:
-                raise NotTaken(exc.message) from None
-            return str(provider.slug)
         raise NotTaken("the organization has too many providers of this name")
 
     def _name_own_model(self, deployment: Deployment) -> str:
@@ -241,7 +221,7 @@ class _Plan:
         return name_models(self.organization.slug, [deployment.name], ())[deployment.name]
 
     def _read_terms(self, deployment: Deployment, model: str) -> dict[str, Any]:
-        """Returns the members of a row that state price and time limits."""
+        """Returns the members of a row that state price, time limits and shares."""
         template = self.known.find_template(deployment, model)
         price = EndpointRow(
             model=model,
@@ -251,7 +231,9 @@ class _Plan:
         )
         members: dict[str, Any] = imports.price_members(price_of(price))
         if deployment.timeouts:
-            members["timeouts"] = dict(deployment.timeouts)
+            members["timeouts"] = deployment.timeouts
+        if deployment.routing:
+            members["settings"] = {"routing": deployment.routing}
         return {name: each for name, each in members.items() if each is not msgspec.UNSET}
 
 

@@ -53,7 +53,7 @@ _OTHERS_AT_VERTEX: Final = (
     "vertex_ai-openai_models", "vertex_ai-deepseek_models", "vertex_ai-qwen_models",
     "vertex_ai-moonshot_models", "vertex_ai-zai_models",
 )  # fmt: skip
-_PROVIDERS: Final[Mapping[str, _Provider]] = {
+PROVIDERS: Final[Mapping[str, _Provider]] = {
     "openai": _Provider("openai", (), "openai"),
     "text-completion-openai": _Provider("openai", (), "openai"),
     "anthropic": _Provider("anthropic", (), "anthropic"),
@@ -85,10 +85,10 @@ _PROVIDERS: Final[Mapping[str, _Provider]] = {
     "deepinfra": _Provider("deepinfra", ("deepinfra/",)),
     "nebius": _Provider("nebius", ("nebius/",)),
 }
-_RANKS: Final = {name: rank for rank, name in enumerate(_PROVIDERS)}
+_RANKS: Final = {name: rank for rank, name in enumerate(PROVIDERS)}
 _NO_MODELS: Final = ("sample_spec", "fallback_generalizations")
 # The modes that a route serves, each with the output of its models.
-_OUTPUTS: Final[Mapping[str, str]] = {
+OUTPUTS: Final[Mapping[str, str]] = {
     "chat": "text",
     "responses": "text",
     "completion": "text",
@@ -177,8 +177,8 @@ def _rank(pair: tuple[str, Any]) -> tuple[bool, int]:
 
 def _make_offer(name: str, row: Mapping[str, Any], as_of: date) -> ListOffer | None:
     kind, mode = row.get("litellm_provider"), row.get("mode")
-    provider = _PROVIDERS.get(kind) if isinstance(kind, str) else None
-    output = _OUTPUTS.get(mode) if isinstance(mode, str) else None
+    provider = PROVIDERS.get(kind) if isinstance(kind, str) else None
+    output = OUTPUTS.get(mode) if isinstance(mode, str) else None
     # A key of Bedrock may name a region, and one of OpenAI a size of an image.
     if provider is None or output is None or name.startswith(("bedrock/", "ft:")):
         return None
@@ -294,7 +294,7 @@ def read_stated_price(
 
     Raises :class:`InvalidRow`.
     """
-    return _read_pricing(row, _PROVIDERS["openai"])
+    return _read_pricing(row, PROVIDERS["openai"])
 
 
 def _read_search(row: Mapping[str, Any], provider: _Provider) -> str | None:

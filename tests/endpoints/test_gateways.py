@@ -32,6 +32,7 @@ model_list:
     litellm_params:
       model: openai/falcon-9
       api_key: sk-two-0123456789
+      timeout: 30
   - model_name: ours
     litellm_params:
       model: hosted_vllm/own-falcon
@@ -95,7 +96,7 @@ def test_deployments_become_drafts_with_credentials(
             "its price, lengths, time limits and share: an entry before has the same endpoint",
         ),
         (
-            20,
+            21,
             "strange",
             (
                 "the catalogue does not have the model, and the file lacks the price of a text "

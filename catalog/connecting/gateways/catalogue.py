@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -95,20 +95,19 @@ def expand(gateway: GatewayFile, known: KnownModels) -> Iterator[Deployment]:
     for wild in gateway.wildcards:
         pattern = re.compile(re.escape(wild.upstream_id).replace(r"\*", "(.+)", 1))
         found = []
-        if wild.upstream_id.count("*") == 1 and wild.name.count("*") <= 1:
-            for (provider, _), row in known.endpoints.items():
-                upstream = row.upstream_model_id
-                match = pattern.fullmatch(upstream.removeprefix("google/"))
-                name = wild.name.replace("*", match[1]) if match else ""
-                # The names of Azure's deployments are their owner's.
-                if match and provider == wild.family != "azure" and name not in named:
-                    found.append(replace(wild, name=name, upstream_id=upstream))
+        # The names of Azure's deployments are their owner's.
+        is_plain = wild.upstream_id.count("*") == 1 and wild.name.count("*") <= 1
+        family = wild.family if is_plain and wild.family != "azure" else ""
+        for (provider, _), row in known.endpoints.items():
+            match = pattern.fullmatch(row.upstream_model_id.removeprefix("google/"))
+            if provider != family or match is None:
+                continue
+            name = wild.name.replace("*", match[1])
+            if name not in named:
+                found.append(replace(wild, name=name, upstream_id=row.upstream_model_id))
+        reason = "the catalogue has no models for this wildcard; connect lists those of a server"
         if found:
             reason = f"the {len(found)} models of the catalogue were taken; later ones are not"
-        else:
-            reason = (
-                "the catalogue has no models for this wildcard; connect lists those of a server"
-            )
         gateway.leave_out(wild.line, wild.name, reason)
         yield from found
 
@@ -124,22 +123,21 @@ def store_aliases(
             wanted[name] = (line, list(names[target]))
         else:
             gateway.leave_out(line, name, f"no model {target!r} was taken")
-    fallbacks = dict(gateway.fallbacks)
-    line, every = fallbacks.pop("*", (1, []))
-    for name in wanted if every else ():
-        fallbacks.setdefault(name, (line, every))
-    for name, (line, others) in fallbacks.items():
-        if name not in wanted:
+    of_all: list[str] = []
+    for name, (line, others) in gateway.fallbacks.items():
+        targets = of_all if name == "*" else wanted[name][1] if name in wanted else None
+        if targets is None:
             gateway.leave_out(line, name, "fallbacks of a model that was not taken")
             continue
         for other in others:
             if other in names:
-                wanted[name][1].extend(names[other])
+                targets.extend(names[other])
             else:
                 gateway.leave_out(line, name, f"no model {other!r} was taken as a fallback")
-    known = known_models(
-        {each for name, (_, all_) in wanted.items() for each in (name, *all_)}, owner
-    )
+    for name in wanted.keys() - gateway.fallbacks.keys():
+        wanted[name][1].extend(of_all)
+    named = {each for name, (_, targets) in wanted.items() for each in (name, *targets)}
+    known = known_models(named, owner)
     rows = []
     for name, (line, targets) in wanted.items():
         kept = list(dict.fromkeys(targets))
@@ -183,15 +181,16 @@ class _Plan:
                 self._add(deployment)
             except NotTaken as exc:
                 self.gateway.leave_out(deployment.line, deployment.name, str(exc))
+        for name, models in self.names.items():
+            self.names[name] = list(dict.fromkeys(models))
         for each in self.gateway.deployments:
-            if len(set(self.names.get(each.name, ()))) > 1:
+            if len(self.names.get(each.name, ())) > 1:
                 self.gateway.leave_out(
                     each.line,
                     each.name,
                     "deployments of several models: they are tried in the order of the file, and "
                     "not shared",
                 )
-                self.names[each.name] = list(dict.fromkeys(self.names[each.name]))
 
     def tell_others(self) -> None:
         """Leaves out that a name meant some endpoints of its model, not those of all providers."""
@@ -199,20 +198,18 @@ class _Plan:
         listed = ModelEndpoint.objects.routable()
         for slug, provider in listed.values_list("model__slug", "provider__slug"):
             everywhere[slug].add(provider)
-        told = set()
-        for each in self.gateway.deployments:
-            models = self.names.get(each.name, ())
-            others = {other for slug in models for other in everywhere[slug]} - self._own[each.name]
-            if others and each.name not in told:
-                shown = ", ".join(sorted(others)[:_MOST_NAMED])
+        # The first deployment of a name is told.
+        for name, each in {each.name: each for each in self.gateway.deployments[::-1]}.items():
+            models, own = self.names.get(name, ()), self._own[name]
+            if others := sorted({other for slug in models for other in everywhere[slug]} - own):
                 more = " and others" if len(others) > _MOST_NAMED else ""
                 self.gateway.leave_out(
                     each.line,
-                    each.name,
-                    f"that its requests go to {', '.join(sorted(self._own[each.name]))} alone: the "
-                    f"model is served by {shown}{more} too; see provider.only in docs/routing.md",
+                    name,
+                    f"that its requests go to {', '.join(sorted(own))} alone: the model is served "
+                    f"by {', '.join(others[:_MOST_NAMED])}{more} too; see provider.only in "
+                    "docs/routing.md",
                 )
-            told.add(each.name)
 
     def limited_providers(self) -> list[ProviderRow]:
         """Returns the rows of the providers; the limits of its deployments add up."""
@@ -248,8 +245,10 @@ class _Plan:
         if slug is None:
             slug = endpoint.model = self._make_model(deployment, row)
         first = self.endpoints.setdefault(endpoint_key(endpoint), endpoint)
-        if first != endpoint:
+        if first != endpoint and deployment.has_terms:
             self.gateway.leave_out(deployment.line, deployment.name, REPEATED)
+        # A wildcard means it too, as it will when it is stored.
+        self.known.endpoints.setdefault(key, endpoint)
         if slug.startswith(f"{row.slug}/"):
             self._made.setdefault(deployment.name, slug)
         self.providers[row.slug] = row
@@ -272,27 +271,20 @@ class _Plan:
         template = None if model is None else self.known.find_template(deployment, model)
         if stored is not None:
             template = endpoint_row(stored)
-        price = self.known.price(deployment, template)
-        if template is not None:
-            row = msgspec.structs.replace(template, provider=provider.slug, **price)
-            if template.provider not in (provider.slug, deployment.family):
-                # What another server allows and keeps says nothing about this one.
-                row = EndpointRow(
-                    model=row.model,
-                    provider=row.provider,
-                    upstream_model_id=deployment.upstream_id,
-                    context_length=row.context_length,
-                    supported_parameters=row.supported_parameters,
-                    **price,
-                )
-            row.upstream_model_id = template.upstream_model_id if stored else deployment.upstream_id
+        members: dict[str, Any] = {
+            "model": model or "",
+            "provider": provider.slug,
+            "upstream_model_id": stored.upstream_model_id if stored else deployment.upstream_id,
+            **self.known.price(deployment, template),
+        }
+        if template is None:
+            row = EndpointRow(**members)
+        elif template.provider in (provider.slug, deployment.family):
+            row = msgspec.structs.replace(template, **members)
         else:
-            row = EndpointRow(
-                model=model or "",
-                provider=provider.slug,
-                upstream_model_id=deployment.upstream_id,
-                **price,
-            )
+            # What another server allows and keeps says nothing about this one.
+            row = EndpointRow(**members, supported_parameters=template.supported_parameters)
+            row.context_length = template.context_length
         if deployment.timeouts:
             row.timeouts = Timeouts(**deployment.timeouts)
         row.context_length = deployment.context_length or row.context_length

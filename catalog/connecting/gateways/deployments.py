@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -14,9 +15,12 @@ from config.credentials import NO_SECRET, NotACredential, Secret, parse_credenti
 _NO_KEYS: Final = frozenset(
     ("", "none", "null", "empty", "na", "n/a", "no-key", "not-needed", "dummy", "fake", "fake-key")
 )
+# What a template of a file has where its key will be.
+_PLACEHOLDER: Final = re.compile(r"\$\w+|\$\{.*\}|\{\{.*\}\}|<.*>")
 _MOST_MODELS: Final = 10_000
 _MOST_SHOWN: Final = 300
 _LONGEST_ID: Final = 255
+_DATED: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:-preview)?")
 # The reason why weights and priorities become nothing in the catalogue.
 SHARED: Final = "endpoints are shared by price and health, see docs/routing.md"
 _MOST_SHARE: Final = 1_000
@@ -69,6 +73,12 @@ class Deployment:
         """Returns the secret unless the server needs none."""
         return None if self.secret == NO_SECRET else self.secret
 
+    @property
+    def has_terms(self) -> bool:
+        """Returns whether the file states more than which model it is, and where."""
+        lengths = self.context_length or self.max_completion_tokens
+        return bool(self.pricing or self.timeouts or self.routing or lengths)
+
 
 @dataclass(slots=True)
 class GatewayFile:
@@ -119,10 +129,17 @@ def read_secret(text: str | None, *, is_own_server: bool) -> Secret | None:
     bare = (text or "").strip()
     if bare.lower() in _NO_KEYS:
         return NO_SECRET if is_own_server else None
+    if _PLACEHOLDER.fullmatch(bare):
+        raise NotTaken("the key: a placeholder stands in its place, which nothing has replaced")
     try:
         return parse_credential(bare)
     except NotACredential as exc:
         raise NotTaken(f"the key: {exc}") from None
+
+
+def read_version(text: str | None) -> str | None:
+    """Returns the version of Azure's interface; ``None`` for one that is no date."""
+    return text if text and _DATED.fullmatch(text) else None
 
 
 def write_secret(**members: Any) -> Secret | None:

@@ -6,16 +6,14 @@ import codecs
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from decimal import Decimal, InvalidOperation
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import yaml
 
 _MOST_BYTES: Final = 4 * 1024 * 1024
-_MOST_NODES: Final = 200_000
 _TAG: Final = "tag:yaml.org,2002:"
-_SCALARS: Final = yaml.constructor.SafeConstructor()
 
 
 class UnreadableGateway(Exception):
@@ -31,11 +29,16 @@ class Entry(dict[str, Any]):
         self.lines: dict[str, int] = {}
 
 
-class Listed(NamedTuple):
-    """An element of a list, and the line at which it begins."""
+class Items(list[Any]):
+    """A list of a file, and the lines at which its elements begin."""
 
-    line: int
-    value: Any
+    def __init__(self, values: Iterable[Any], lines: Iterable[int]) -> None:
+        super().__init__(values)
+        self._lines = tuple(lines)
+
+    def lined(self) -> Iterator[tuple[int, Any]]:
+        """Yields each element after its line."""
+        return zip(self._lines, self, strict=True)
 
 
 def decode(data: bytes) -> str:
@@ -53,13 +56,12 @@ def decode(data: bytes) -> str:
 
 
 def read_yaml(text: str) -> Entry:
-    """Returns the object of a document; its lists have :class:`Listed` elements.
+    """Returns the object of a document; its lists are :class:`Items`.
 
     Fractions are decimals, digit by digit. Raises :class:`UnreadableGateway`.
     """
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        value = None if node is None else _Reader().read(node)
+        value = yaml.load(text, Loader=_Loader)  # noqa: S506 - it makes nothing but plain values
     except yaml.MarkedYAMLError as exc:
         mark = exc.problem_mark or exc.context_mark
         line = 1 if mark is None else mark.line + 1
@@ -74,77 +76,62 @@ def read_yaml(text: str) -> Entry:
     return value
 
 
-class _Reader:
-    """Turns the nodes of a document into values. What an anchor names is read once."""
+class _Loader(yaml.SafeLoader):
+    """Makes plain values; objects and lists have their lines, and fractions all their digits."""
 
-    def __init__(self) -> None:
-        self._values: dict[int, Any] = {}
-        self._open: set[int] = set()
 
-    def read(self, node: yaml.Node) -> Any:
-        key = id(node)
-        if key in self._values:
-            return self._values[key]
-        line = node.start_mark.line + 1
-        if key in self._open:
-            raise UnreadableGateway(f"Line {line}: an anchor contains itself.")
-        if len(self._values) + len(self._open) >= _MOST_NODES:
-            raise UnreadableGateway(f"The file has more than {_MOST_NODES:,} values.")
-        self._open.add(key)
-        if isinstance(node, yaml.MappingNode):
-            value: Any = self._read_mapping(node, line)
-        elif isinstance(node, yaml.SequenceNode):
-            value = [Listed(each.start_mark.line + 1, self.read(each)) for each in node.value]
+def _read_entry(loader: _Loader, node: yaml.MappingNode) -> Entry:
+    entry = Entry(node.start_mark.line + 1)
+    merged: list[yaml.Node] = []
+    for name, value in node.value:
+        line = name.start_mark.line + 1
+        if name.tag == f"{_TAG}merge":
+            merged += value.value if isinstance(value, yaml.SequenceNode) else [value]
+        elif not isinstance(name, yaml.ScalarNode):
+            raise UnreadableGateway(f"Line {line}: the name of a member must be a text.")
+        elif name.value in entry:
+            raise UnreadableGateway(f"Line {line}: {name.value!r} is named twice.")
         else:
-            assert isinstance(node, yaml.ScalarNode), "there are three kinds of nodes"
-            value = _read_scalar(node, line)
-        self._open.discard(key)
-        self._values[key] = value
-        return value
-
-    def _read_mapping(self, node: yaml.MappingNode, line: int) -> Entry:
-        found, merged = Entry(line), []
-        for name_node, value_node in node.value:
-            at = name_node.start_mark.line + 1
-            if name_node.tag == f"{_TAG}merge":
-                merged += [self.read(each) for each in _list_merged(value_node)]
-                continue
-            if not isinstance(name_node, yaml.ScalarNode):
-                raise UnreadableGateway(f"Line {at}: the name of a member must be a text.")
-            if name_node.value in found:
-                raise UnreadableGateway(f"Line {at}: {name_node.value!r} is named twice.")
-            found[name_node.value] = self.read(value_node)
-            found.lines[name_node.value] = at
-        for each in merged:
-            if not isinstance(each, Entry):
-                raise UnreadableGateway(f"Line {line}: << must name an object.")
-            for name, value in each.items():
-                found.setdefault(name, value)
-                found.lines.setdefault(name, each.lines[name])
-        return found
+            entry[name.value] = loader.construct_object(value, deep=True)
+            entry.lines[name.value] = line
+    for each in (loader.construct_object(value, deep=True) for value in merged):
+        if not isinstance(each, Entry):
+            raise UnreadableGateway(f"Line {entry.line}: << must name an object.")
+        for name, value in each.items():
+            entry.setdefault(name, value)
+            entry.lines.setdefault(name, each.lines[name])
+    return entry
 
 
-def _list_merged(node: yaml.Node) -> list[yaml.Node]:
-    return node.value if isinstance(node, yaml.SequenceNode) else [node]
+def _read_items(loader: _Loader, node: yaml.SequenceNode) -> Items:
+    values = (loader.construct_object(each, deep=True) for each in node.value)
+    return Items(values, (each.start_mark.line + 1 for each in node.value))
 
 
-def _read_scalar(node: yaml.ScalarNode, line: int) -> Any:
-    text, kind = str(node.value), node.tag.removeprefix(_TAG)
+def _read_number(loader: _Loader, node: yaml.ScalarNode) -> Any:
+    text = str(node.value)
     try:
-        if kind == "null":
-            return None
-        if kind == "bool":
-            return _SCALARS.construct_yaml_bool(node)
-        # Digits with a colon are a number of seconds in YAML 1.1, and a text to everybody.
-        if kind == "int" and ":" not in text and len(text) <= 64:
-            return _SCALARS.construct_yaml_int(node)
-        if kind == "float":
+        if node.tag == f"{_TAG}float":
             return Decimal(text.replace("_", ""))
-    except (ValueError, KeyError, InvalidOperation):
-        return text
-    if kind not in ("str", "int", "timestamp", "value"):
-        raise UnreadableGateway(f"Line {line}: the tag {node.tag[:60]!r} is not known.")
+        # Digits with a colon are a number of seconds in YAML 1.1, and a text to everybody.
+        if ":" not in text and len(text) <= 64:
+            return loader.construct_yaml_int(node)
+    except (ValueError, InvalidOperation):
+        pass
     return text
+
+
+_Loader.yaml_constructors = {
+    **{
+        tag: make
+        for tag, make in yaml.SafeLoader.yaml_constructors.items()
+        if tag in (None, f"{_TAG}null", f"{_TAG}bool", f"{_TAG}str")
+    },
+    f"{_TAG}map": _read_entry,
+    f"{_TAG}seq": _read_items,
+    # A time is no number, and stays a text.
+    **{f"{_TAG}{kind}": _read_number for kind in ("int", "float", "timestamp", "value")},
+}
 
 
 # JSON.

@@ -20,101 +20,75 @@ from catalog.connecting.gateways.deployments import (
     NotTaken,
     read_secret,
     read_share,
+    read_version,
     write_secret,
 )
-from catalog.connecting.gateways.documents import Entry, Listed, UnreadableGateway, read_yaml
+from catalog.connecting.gateways.documents import Entry, Items, UnreadableGateway, read_yaml
 from catalog.sync.documents import InvalidRow
-from catalog.sync.litellm import read_stated_price
+from catalog.sync.litellm import OUTPUTS, PROVIDERS, read_stated_price
+from config.credentials import Secret
 from config.egress.rules import MOST_SECONDS
 
 _ENVIRONMENT: Final = "os.environ/"
-
-
-class _Kind(NamedTuple):
-    """A provider of LiteLLM: our slug, its variable for the key, and what is put before a name.
-
-    Without a slug it is a server of one's own, at ``address`` unless ``api_base`` names another
-    one, and ``path`` is added to its address.
-    """
-
-    family: str = ""
-    variables: tuple[str, ...] = ()
-    adds: str = ""
-    address: str = ""
-    path: str = ""
-
-    @property
-    def missing(self) -> str:
-        """Returns what a deployment without a key lacks."""
-        if self.family == "google-vertex":
-            return "vertex_credentials must be the JSON of a service account, not its path"
-        return f"api_key is missing, and {' or '.join(self.variables)} is not set"
-
-
-_OWN: Final = _Kind()
-_KINDS: Final[Mapping[str, _Kind]] = {
-    "openai": _Kind("openai", ("OPENAI_API_KEY",)),
-    "text-completion-openai": _Kind("openai", ("OPENAI_API_KEY",)),
-    "anthropic": _Kind("anthropic", ("ANTHROPIC_API_KEY",)),
-    "azure": _Kind("azure", ("AZURE_API_KEY",)),
-    "azure_ai": _Kind("azure", ("AZURE_AI_API_KEY",)),
-    "bedrock": _Kind("amazon-bedrock", ("AWS_BEARER_TOKEN_BEDROCK",)),
-    "vertex_ai": _Kind("google-vertex", adds="google/"),
-    "gemini": _Kind("google-ai-studio", ("GEMINI_API_KEY", "GOOGLE_API_KEY")),
-    "mistral": _Kind("mistral", ("MISTRAL_API_KEY",)),
-    "cohere": _Kind("cohere", ("COHERE_API_KEY",)),
-    "cohere_chat": _Kind("cohere", ("COHERE_API_KEY",)),
-    "deepseek": _Kind("deepseek", ("DEEPSEEK_API_KEY",)),
-    "xai": _Kind("xai", ("XAI_API_KEY",)),
-    "voyage": _Kind("voyageai", ("VOYAGE_API_KEY",)),
-    "moonshot": _Kind("moonshotai", ("MOONSHOT_API_KEY",)),
-    "zai": _Kind("z-ai", ("ZAI_API_KEY",)),
-    "minimax": _Kind("minimax", ("MINIMAX_API_KEY",)),
-    "perplexity": _Kind("perplexity", ("PERPLEXITYAI_API_KEY", "PERPLEXITY_API_KEY")),
-    "groq": _Kind("groq", ("GROQ_API_KEY",)),
-    "cerebras": _Kind("cerebras", ("CEREBRAS_API_KEY",)),
-    "sambanova": _Kind("sambanova", ("SAMBANOVA_API_KEY",)),
-    "fireworks_ai": _Kind("fireworks", ("FIREWORKS_API_KEY", "FIREWORKS_AI_API_KEY")),
-    "together_ai": _Kind("together", ("TOGETHERAI_API_KEY", "TOGETHER_API_KEY")),
-    "deepinfra": _Kind("deepinfra", ("DEEPINFRA_API_KEY",)),
-    "nebius": _Kind("nebius", ("NEBIUS_API_KEY",)),
-    "openrouter": _Kind("", ("OPENROUTER_API_KEY",), address="https://openrouter.ai/api/v1"),
-    "ollama": _Kind(address="http://localhost:11434", path="/v1"),
-    "ollama_chat": _Kind(address="http://localhost:11434", path="/v1"),
-    "lm_studio": _OWN, "hosted_vllm": _OWN, "vllm": _OWN, "openai_like": _OWN,
-    "custom_openai": _OWN, "llamafile": _OWN, "xinference": _OWN, "litellm_proxy": _OWN,
+# Providers that speak OpenAI's format, with the address that LiteLLM has for them.
+_ADDRESSES: Final[Mapping[str, str]] = {
+    "openrouter": "https://openrouter.ai/api/v1",
+    "ollama": "http://localhost:11434", "ollama_chat": "http://localhost:11434",
+    "nvidia_nim": "https://integrate.api.nvidia.com/v1",
+    "dashscope": "https://dashscope-intl.aliyuncs.com/compatible-mode/v1",
+    "volcengine": "https://ark.cn-beijing.volces.com/api/v3",
+    "github": "https://models.inference.ai.azure.com",
+    "novita": "https://api.novita.ai/v3/openai",
+    "baseten": "https://inference.baseten.co/v1",
+    "hyperbolic": "https://api.hyperbolic.xyz/v1",
+    "nscale": "https://inference.api.nscale.com/v1",
+    "featherless_ai": "https://api.featherless.ai/v1",
+    "friendliai": "https://api.friendli.ai/serverless/v1",
+    "vercel_ai_gateway": "https://ai-gateway.vercel.sh/v1",
+    "wandb": "https://api.inference.wandb.ai/v1",
+    **dict.fromkeys(("lm_studio", "hosted_vllm", "vllm", "openai_like", "custom_openai",
+                     "llamafile", "xinference", "litellm_proxy"), ""),
 }  # fmt: skip
+# The environment variables of keys that are not named after their provider.
+_VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "text-completion-openai": ("OPENAI_API_KEY",),
+    "bedrock": ("AWS_BEARER_TOKEN_BEDROCK",),
+    "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+    "cohere_chat": ("COHERE_API_KEY",),
+    "perplexity": ("PERPLEXITYAI_API_KEY", "PERPLEXITY_API_KEY"),
+    "fireworks_ai": ("FIREWORKS_API_KEY", "FIREWORKS_AI_API_KEY"),
+    "together_ai": ("TOGETHERAI_API_KEY", "TOGETHER_API_KEY"),
+}
 # Names without a provider, which LiteLLM looks up in its own list.
 _BARE: Final = (
-    (
-        "openai",
-        re.compile(r"(?:gpt-|chatgpt-|o[134](?:-|\Z)|text-embedding-|dall-e|whisper-|tts-)"),
-    ),
-    ("anthropic", re.compile(r"claude-")),
-    ("vertex_ai", re.compile(r"gemini-")),
+    ("openai", "gpt-|chatgpt-|o[134](?:-|\\Z)|text-embedding-|dall-e|whisper-|tts-"),
+    ("anthropic", "claude-"),
+    ("vertex_ai", "gemini-"),
 )
 # Parts of a model's path that choose a route of LiteLLM's.
-_ROUTES: Final = re.compile(r"(?:converse|converse_like|invoke|responses|o_series)/")
+_ROUTES: Final = re.compile(r"(?:(?:converse|converse_like|invoke|responses|o_series)/)+")
 _REGION: Final = re.compile(r"([a-z]{2}(?:-[a-z]+)+-[0-9]{1,2})/")
-_DATED: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:-preview)?")
-_OUTPUTS: Final[Mapping[str, str]] = {
-    "chat": "text", "completion": "text", "responses": "text", "embedding": "embeddings",
-    "rerank": "rerank", "audio_speech": "speech", "audio_transcription": "transcription",
-    "image_generation": "image",
+_DIALECTS: Final[Mapping[str, str]] = {
+    "anthropic": "anthropic", "google-ai-studio": "gemini", "azure": "azure",
+    "amazon-bedrock": "bedrock", "google-vertex": "vertex",
 }  # fmt: skip
 _LIMITS: Final = {"rpm": "requests_per_minute", "tpm": "tokens_per_minute"}
 _TIMES: Final = {"timeout": "headers", "stream_timeout": "first_event"}
-_ENTRY: Final = frozenset(("model_name", "litellm_params", "model_info", *_LIMITS))
-_INFO: Final = frozenset(("mode", "base_model", "max_input_tokens", "max_output_tokens", *_LIMITS))
-_PARAMS: Final = frozenset(
-    ("model", "custom_llm_provider", "api_key", "api_base", "base_url", "api_version",
-     "litellm_credential_name", "aws_region_name", "aws_access_key_id", "aws_secret_access_key",
-     "aws_session_token", "vertex_project", "vertex_ai_project", "vertex_location",
-     "vertex_ai_location", "vertex_credentials", "base_model", *_LIMITS, *_TIMES)
-)  # fmt: skip
+_LENGTHS: Final = {
+    "max_input_tokens": "context_length", "max_output_tokens": "max_completion_tokens",
+}  # fmt: skip
+_GROUPS: Final[Mapping[str, frozenset[str]]] = {
+    "litellm_params": frozenset(
+        ("model", "custom_llm_provider", "api_key", "api_base", "base_url", "api_version",
+         "litellm_credential_name", "aws_region_name", "aws_access_key_id",
+         "aws_secret_access_key", "aws_session_token", "vertex_project", "vertex_ai_project",
+         "vertex_location", "vertex_ai_location", "vertex_credentials", "base_model", "order",
+         "weight", *_LIMITS, *_TIMES)
+    ),
+    "model_info": frozenset(("mode", "base_model", *_LENGTHS, *_LIMITS)),
+}  # fmt: skip
+_SHARES: Final = {"order": "priority", "weight": "weight"}
 _FIRST: Final = 1_000
-_MAPS: Final = ("router_settings", "litellm_settings")
-_SHARES: Final = {"litellm_params.order": "priority", "litellm_params.weight": "weight"}
 # What a person does instead. Other members have no counterpart.
 _ADVICE: Final[Mapping[str, str]] = {
     "general_settings.master_key": "programs that use it go on with import_keys, column key",
@@ -123,8 +97,6 @@ _ADVICE: Final[Mapping[str, str]] = {
     "litellm_settings.callbacks": "see docs/broadcast.md",
     "litellm_settings.success_callback": "see docs/broadcast.md",
     "router_settings.routing_strategy": SHARED,
-    "litellm_params.weight": SHARED,
-    "litellm_params.order": SHARED,
     "include": "import the included files one by one",
     "environment_variables": "set them where Causeway runs",
     "guardrails": "see docs/guardrails.md",
@@ -138,30 +110,30 @@ def read_config(text: str, environ: Mapping[str, str], addresses: Mapping[str, s
     """
     document, found = read_yaml(text), GatewayFile()
     models = document.get("model_list")
-    if not isinstance(models, list):
+    if not isinstance(models, Items):
         line = document.lines.get("model_list", 1)
         raise UnreadableGateway(f"Line {line}: model_list must be a list of models.")
-    reader = _Reader(environ, addresses, _read_credentials(document, found))
-    for each in models:
-        name = each.value.get("model_name") if isinstance(each.value, Entry) else None
+    credentials = _read_credentials(document, found)
+    for line, entry in models.lined():
+        name = entry.get("model_name") if isinstance(entry, Entry) else None
         if not isinstance(name, str) or not name:
             raise UnreadableGateway(
-                f"Line {each.line}: an entry of model_list must be an object with model_name."
+                f"Line {line}: an entry of model_list must be an object with model_name."
             )
         routing: Mapping[str, int] = {}
         try:
-            deployment = reader.read(each.value, name)
+            members = _Members(entry, credentials, environ)
+            deployment = _read_deployment(members, line, name, addresses)
             found.add(deployment)
             routing = deployment.routing
         except (NotTaken, InvalidRow) as exc:
-            found.leave_out(each.line, name, str(exc))
-        others = list(_find_others(each.value))
-        plain = [other for other in others if other not in _ADVICE]
-        found.leave_members(each.line, name, plain)
-        for other in others:
-            if other in _ADVICE:
-                is_share = _SHARES.get(other) in routing
-                found.leave_out(each.line, name, f"{other}: {_ADVICE[other]}", is_share=is_share)
+            found.leave_out(line, name, str(exc))
+        found.leave_members(line, name, _find_others(entry))
+        stated = entry.get("litellm_params")
+        for member in stated if isinstance(stated, Entry) else ():
+            if member in _SHARES:
+                reason = f"litellm_params.{member}: {SHARED}"
+                found.leave_out(line, name, reason, is_share=_SHARES[member] in routing)
     _read_settings(document, found)
     return found
 
@@ -170,20 +142,20 @@ def _read_credentials(document: Entry, found: GatewayFile) -> dict[str, Entry]:
     """Returns the values of ``credential_list`` by their names."""
     credentials: dict[str, Entry] = {}
     listed = document.get("credential_list")
-    for each in listed if isinstance(listed, list) else ():
-        entry = each.value if isinstance(each.value, Entry) else Entry(each.line)
-        name, values = entry.get("credential_name"), entry.get("credential_values")
+    for line, entry in listed.lined() if isinstance(listed, Items) else ():
+        stated = entry if isinstance(entry, Entry) else {}
+        name, values = stated.get("credential_name"), stated.get("credential_values")
         if isinstance(name, str) and isinstance(values, Entry):
             credentials[name] = values
         else:
-            found.leave_out(each.line, "credential_list", "it has no name, or no values")
+            found.leave_out(line, "credential_list", "it has no name, or no values")
     return credentials
 
 
 def _find_others(entry: Entry) -> Iterator[str]:
     """Yields the members of an entry that become nothing."""
-    yield from (name for name in entry if name not in _ENTRY)
-    for group, known in (("litellm_params", _PARAMS), ("model_info", _INFO)):
+    yield from (name for name in entry if name not in ("model_name", *_GROUPS, *_LIMITS))
+    for group, known in _GROUPS.items():
         members = entry.get(group)
         for name in members if isinstance(members, Entry) else ():
             if name not in known and not _is_price(name):
@@ -194,252 +166,242 @@ def _is_price(name: str) -> bool:
     return "cost_per_" in name or name.endswith("_cost") or name == "tiered_pricing"
 
 
-class _Reader:
-    """Reads the entries of ``model_list``."""
+class _Members(dict[str, Any]):
+    """What an entry of ``model_list`` states, with the values of environment variables.
+
+    ``litellm_params`` come before the credential that they name, and that before ``model_info``.
+    Raises :class:`NotTaken` for a variable that is not set.
+    """
 
     def __init__(
-        self,
-        environ: Mapping[str, str],
-        addresses: Mapping[str, str],
-        credentials: Mapping[str, Entry],
+        self, entry: Entry, credentials: Mapping[str, Entry], environ: Mapping[str, str]
     ) -> None:
+        params, info = (
+            stated if isinstance(stated := entry.get(group), Entry) else {} for group in _GROUPS
+        )
+        name = params.get("litellm_credential_name")
+        if isinstance(name, str) and name not in credentials:
+            raise NotTaken(f"credential_list has no {name!r}")
+        of_params, of_info = _GROUPS.values()
+        for values, names in (
+            (entry, _LIMITS),
+            (info, of_info),
+            (credentials.get(str(name), {}), of_params),
+            (params, of_params),
+        ):
+            for member, value in values.items():
+                if value is not None and (member in names or _is_price(member)):
+                    self[member] = _resolve(value, member, environ)
         self._environ = environ
-        self._addresses = addresses
-        self._families = {address: slug for slug, address in addresses.items() if address}
-        self._credentials = credentials
 
-    def read(self, entry: Entry, name: str) -> Deployment:
-        """Returns the deployment of an entry; raises :class:`NotTaken`."""
-        stated, info = entry.get("litellm_params"), entry.get("model_info")
-        params: dict[str, Any] = dict(stated) if isinstance(stated, Entry) else {}
-        if isinstance(reference := params.get("litellm_credential_name"), str):
-            if reference not in self._credentials:
-                raise NotTaken(f"credential_list has no {reference!r}")
-            params = {**self._credentials[reference], **params}
-        facts: dict[str, Any] = dict(info) if isinstance(info, Entry) else {}
-        model = self._text(params, "model")
-        if model is None:
-            raise NotTaken("litellm_params.model is missing")
-        mode = facts.get("mode", "chat")
-        if not isinstance(mode, str) or mode not in _OUTPUTS:
-            raise NotTaken("no route serves the model_info.mode")
-        kind, upstream = _split_model(model, self._text(params, "custom_llm_provider"))
-        region = None
-        if kind.family == "amazon-bedrock" and (match := _REGION.match(upstream)):
-            region, upstream = match[1], upstream[match.end() :]
-        family, dialect, base_url = self._find_server(
-            kind, self._text(params, "api_base", "base_url")
-        )
-        pricing, lines = _read_price({**facts, **params, "mode": mode})
-        return Deployment(
-            line=entry.line,
-            name=name,
-            family=family,
-            dialect=dialect,
-            base_url=base_url,
-            upstream_id=upstream,
-            secret=self._read_secret(params, kind, dialect, is_own=not family, region=region),
-            output=_OUTPUTS[mode] if "mode" in facts else None,
-            pricing=pricing,
-            lines=lines,
-            limits=self._read_numbers(_LIMITS, params, facts, entry),
-            timeouts=self._read_numbers(_TIMES, params, most=MOST_SECONDS),
-            routing=_read_routing(params),
-            context_length=_read_length(facts, "max_input_tokens"),
-            max_completion_tokens=_read_length(facts, "max_output_tokens"),
-            missing=kind.missing,
-            hint=str(facts.get("base_model") or params.get("base_model") or ""),
-        )
-
-    def _find_server(self, kind: _Kind, api_base: str | None) -> tuple[str, str, str | None]:
-        """Returns the family, the dialect and the address of a server."""
-        dialect = _DIALECTS.get(kind.family, "openai")
-        if dialect in _CLOUDS:
-            return kind.family, dialect, None
-        own = (api_base or kind.address).rstrip("/")
-        if not own and not kind.family:
-            raise NotTaken("api_base: the address of the server is missing")
-        base_url = own if not own or own.endswith(kind.path) else f"{own}{kind.path}"
-        if not base_url or base_url == self._addresses.get(kind.family):
-            return kind.family, dialect, self._addresses[kind.family]
-        if base_url in self._families:
-            family = self._families[base_url]
-            return family, _DIALECTS.get(family, "openai"), base_url
-        if dialect == "gemini":
-            raise NotTaken("api_base: Google's format is spoken to Google's own address alone")
-        if dialect == "anthropic":
-            # LiteLLM adds the whole path.
-            base_url = f"{base_url.removesuffix('/messages').removesuffix('/v1')}/v1"
-        return "", dialect, base_url
-
-    def _read_secret(
-        self,
-        params: Mapping[str, Any],
-        kind: _Kind,
-        dialect: str,
-        *,
-        is_own: bool,
-        region: str | None,
-    ) -> Any:
-        key = self._text(params, "api_key")
-        if dialect == "bedrock":
-            return self._read_bedrock(params, key, region)
-        if dialect == "vertex":
-            return self._read_vertex(params)
-        if key is None and not (is_own and kind.family):
-            key = self._first(*kind.variables)
-        if dialect != "azure" or key is None:
-            return read_secret(key, is_own_server=is_own)
-        address = self._text(params, "api_base", "base_url")
-        address = address or self._first("AZURE_API_BASE", "AZURE_AI_API_BASE")
-        if address is None:
-            raise NotTaken("api_base: the address of the Azure resource is missing")
-        version = self._text(params, "api_version") or self._first("AZURE_API_VERSION")
-        is_dated = version is not None and _DATED.fullmatch(version)
-        return write_secret(
-            api_key=key, endpoint_url=address, api_version=version if is_dated else None
-        )
-
-    def _read_bedrock(self, params: Mapping[str, Any], key: str | None, region: str | None) -> Any:
-        region = self._text(params, "aws_region_name") or region
-        region = region or self._first("AWS_REGION_NAME", "AWS_REGION", "AWS_DEFAULT_REGION")
-        if region is None:
-            raise NotTaken("aws_region_name is missing, and AWS_REGION is not set")
-        names = ("access_key_id", "secret_access_key", "session_token")
-        members = {name: self._text(params, f"aws_{name}") for name in names}
-        if members["access_key_id"] is None:
-            key = key or self._first("AWS_BEARER_TOKEN_BEDROCK")
-            if key is not None:
-                return write_secret(region=region, api_key=key)
-            members = {name: self._first(f"AWS_{name.upper()}") for name in names}
-        if members["access_key_id"] is None or members["secret_access_key"] is None:
-            return None
-        return write_secret(region=region, **members)
-
-    def _read_vertex(self, params: Mapping[str, Any]) -> Any:
-        project = self._text(params, "vertex_project", "vertex_ai_project")
-        project = project or self._first("VERTEXAI_PROJECT")
-        location = self._text(params, "vertex_location", "vertex_ai_location")
-        location = location or self._first("VERTEXAI_LOCATION") or "us-central1"
-        account: Any = params.get("vertex_credentials")
-        if not isinstance(account, Entry):
-            text = self._text(params, "vertex_credentials")
-            if text is None:
-                return None
-            try:
-                account = json.loads(text)
-            except (ValueError, RecursionError):
-                return None
-        members = {"project_id": project, "location": location, "service_account": account}
-        return read_secret(json.dumps(members), is_own_server=False)
-
-    def _read_numbers(
-        self, names: Mapping[str, str], *holders: Mapping[str, Any], most: int = 2**31 - 1
-    ) -> dict[str, int]:
-        """Returns whole numbers by our names; fractions are rounded up."""
-        found: dict[str, int] = {}
-        for name, ours in names.items():
-            holder = next((each for each in holders if each.get(name) is not None), None)
-            value = None if holder is None else self._resolve(holder[name], name)
-            if value is None:
-                continue
-            try:
-                number = math.ceil(Decimal(str(value)))
-            except (ArithmeticError, ValueError):
-                raise NotTaken(f"{name}: must be a number") from None
-            if not 1 <= number <= most:
-                raise NotTaken(f"{name}: must be a number from 1 to {most}")
-            found[ours] = number
-        return found
-
-    def _text(self, holder: Mapping[str, Any], *names: str) -> str | None:
+    def text(self, *names: str) -> str | None:
         """Returns the first of some members that is stated, as a text."""
         for name in names:
-            value = self._resolve(holder.get(name), name)
+            value = self.get(name)
             if isinstance(value, dict | list):
                 raise NotTaken(f"{name}: must be a text")
             if value is not None and str(value).strip():
                 return str(value).strip()
         return None
 
-    def _resolve(self, value: Any, member: str) -> Any:
-        if not isinstance(value, str) or not value.startswith(_ENVIRONMENT):
-            return value
-        name = value.removeprefix(_ENVIRONMENT)
-        if not self._environ.get(name):
-            raise NotTaken(f"{member}: the environment variable {name} is not set")
-        return self._environ[name]
+    def numbers(self, names: Mapping[str, str], *, most: int = 2**31 - 1) -> dict[str, int]:
+        """Returns whole numbers by our names; fractions are rounded up."""
+        found: dict[str, int] = {}
+        for name in filter(self.__contains__, names):
+            try:
+                number = math.ceil(Decimal(str(self[name])))
+            except (ArithmeticError, ValueError):
+                raise NotTaken(f"{name}: must be a number") from None
+            if not 1 <= number <= most:
+                raise NotTaken(f"{name}: must be a number from 1 to {most}")
+            found[names[name]] = number
+        return found
 
-    def _first(self, *names: str) -> str | None:
-        return next((value for name in names if (value := self._environ.get(name))), None)
+    def first(self, *variables: str) -> str | None:
+        """Returns the first of some environment variables that is set."""
+        return next((value for name in variables if (value := self._environ.get(name))), None)
 
 
-_DIALECTS: Final[Mapping[str, str]] = {
-    "anthropic": "anthropic", "google-ai-studio": "gemini", "azure": "azure",
-    "amazon-bedrock": "bedrock", "google-vertex": "vertex",
-}  # fmt: skip
-_CLOUDS: Final = frozenset(("azure", "bedrock", "vertex"))
+def _resolve(value: Any, member: str, environ: Mapping[str, str]) -> Any:
+    if not isinstance(value, str) or not value.startswith(_ENVIRONMENT):
+        return value
+    name = value.removeprefix(_ENVIRONMENT)
+    if not environ.get(name):
+        raise NotTaken(f"{member}: the environment variable {name} is not set")
+    return environ[name]
 
 
-def _split_model(model: str, provider: str | None) -> tuple[_Kind, str]:
+class _Server(NamedTuple):
+    """Where a deployment is: its provider in LiteLLM and in the bundle, dialect and address."""
+
+    provider: str
+    family: str
+    dialect: str
+    base_url: str | None
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        return _VARIABLES.get(self.provider, (f"{self.provider.upper()}_API_KEY",))
+
+    @property
+    def missing(self) -> str:
+        """Returns what a deployment without a key lacks."""
+        if self.dialect == "vertex":
+            return "vertex_credentials must be the JSON of a service account, not its path"
+        return f"api_key is missing, and {' or '.join(self.variables)} is not set"
+
+
+def _read_deployment(
+    members: _Members, line: int, name: str, addresses: Mapping[str, str]
+) -> Deployment:
+    """Returns the deployment of an entry; raises :class:`NotTaken`."""
+    model, mode = members.text("model"), members.get("mode", "chat")
+    if model is None:
+        raise NotTaken("litellm_params.model is missing")
+    if not isinstance(mode, str) or mode not in OUTPUTS:
+        raise NotTaken("no route serves the model_info.mode")
+    provider, upstream = _split_model(model, members.text("custom_llm_provider"))
+    server = _find_server(provider, members.text("api_base", "base_url"), addresses)
+    if server.dialect == "bedrock" and (match := _REGION.match(upstream)):
+        members.setdefault("aws_region_name", match[1])
+        upstream = upstream[match.end() :]
+    pricing, lines = _read_price({**members, "mode": mode})
+    order, weight = (read_share(members.get(share), least=0) for share in _SHARES)
+    shares = {"priority": None if order is None else _FIRST - order, "weight": weight or None}
+    lengths = {
+        ours: value
+        for theirs, ours in _LENGTHS.items()
+        if isinstance(value := members.get(theirs), int) and 0 < value < 10**12
+    }
+    return Deployment(
+        line=line,
+        name=name,
+        family=server.family,
+        dialect=server.dialect,
+        base_url=server.base_url,
+        upstream_id=upstream,
+        secret=_read_secret(members, server),
+        output=OUTPUTS[mode] if "mode" in members else None,
+        pricing=pricing,
+        lines=lines,
+        limits=members.numbers(_LIMITS),
+        timeouts=members.numbers(_TIMES, most=MOST_SECONDS),
+        routing={share: value for share, value in shares.items() if value is not None},
+        missing=server.missing,
+        hint=str(members.get("base_model") or ""),
+        **lengths,
+    )
+
+
+def _split_model(model: str, provider: str | None) -> tuple[str, str]:
     """Returns the provider in a model's path, and the model's name there."""
     prefix, slash, rest = model.partition("/")
-    if provider is None and slash and prefix in _KINDS:
-        provider, model = prefix, rest
-    elif provider is not None:
+    if provider is not None:
         model = model.removeprefix(f"{provider}/")
     elif slash:
-        provider = prefix
+        provider, model = prefix, rest
     else:
-        provider = next((name for name, pattern in _BARE if pattern.match(model)), None)
+        provider = next((name for name, pattern in _BARE if re.match(pattern, model)), None)
     if provider is None:
         raise NotTaken(f"litellm_params.model: the provider of {model!r} is not stated")
-    kind = _KINDS.get(provider)
-    if kind is None:
+    if provider not in PROVIDERS and provider not in _ADDRESSES:
         raise NotTaken(f"the provider {provider!r} has no counterpart")
-    while match := _ROUTES.match(model):
-        model = model[match.end() :]
-    if kind.adds and not ("/" in model or "*" in model or model.startswith("claude")):
-        model = f"{kind.adds}{model}"
-    return kind, model
+    model = _ROUTES.sub("", model, count=1) if _ROUTES.match(model) else model
+    known = PROVIDERS.get(provider)
+    if known is None or "/" in model or "*" in model or model.startswith("claude"):
+        return provider, model
+    return provider, f"{known.adds}{model}"
+
+
+def _find_server(provider: str, api_base: str | None, addresses: Mapping[str, str]) -> _Server:
+    known = PROVIDERS.get(provider)
+    family = "" if known is None else known.slug
+    dialect = _DIALECTS.get(family, "openai")
+    if dialect in ("azure", "bedrock", "vertex"):
+        return _Server(provider, family, dialect, None)
+    base_url = (api_base or _ADDRESSES.get(provider, "")).rstrip("/")
+    if not base_url and not family:
+        raise NotTaken("api_base: the address of the server is missing")
+    if provider.startswith("ollama") and not base_url.endswith("/v1"):
+        base_url += "/v1"
+    if not base_url or base_url == addresses.get(family):
+        return _Server(provider, family, dialect, addresses[family])
+    for other, address in addresses.items():
+        if address == base_url:
+            return _Server(provider, other, _DIALECTS.get(other, "openai"), base_url)
+    if dialect == "gemini":
+        raise NotTaken("api_base: Google's format is spoken to Google's own address alone")
+    if dialect == "anthropic":
+        # LiteLLM adds the whole path.
+        base_url = f"{base_url.removesuffix('/messages').removesuffix('/v1')}/v1"
+    return _Server(provider, "", dialect, base_url)
+
+
+def _read_secret(members: _Members, server: _Server) -> Secret | None:
+    if server.dialect == "bedrock":
+        return _read_bedrock(members, server)
+    if server.dialect == "vertex":
+        return _read_vertex(members)
+    key = members.text("api_key")
+    # A server of one's own does not get the key of a provider.
+    if key is None and (server.family or server.provider not in PROVIDERS):
+        key = members.first(*server.variables)
+    if server.dialect != "azure" or key is None:
+        return read_secret(key, is_own_server=not server.family)
+    address = members.text("api_base", "base_url")
+    address = address or members.first("AZURE_API_BASE", "AZURE_AI_API_BASE")
+    if address is None:
+        raise NotTaken("api_base: the address of the Azure resource is missing")
+    version = members.text("api_version") or members.first("AZURE_API_VERSION")
+    return write_secret(api_key=key, endpoint_url=address, api_version=read_version(version))
+
+
+def _read_bedrock(members: _Members, server: _Server) -> Secret | None:
+    region = members.text("aws_region_name")
+    region = region or members.first("AWS_REGION_NAME", "AWS_REGION", "AWS_DEFAULT_REGION")
+    if region is None:
+        raise NotTaken("aws_region_name is missing, and AWS_REGION is not set")
+    names = ("access_key_id", "secret_access_key", "session_token")
+    key = {name: members.text(f"aws_{name}") for name in names}
+    if key["access_key_id"] is None:
+        token = members.text("api_key") or members.first(*server.variables)
+        if token is not None:
+            return write_secret(region=region, api_key=token)
+        key = {name: members.first(f"AWS_{name.upper()}") for name in names}
+    if key["access_key_id"] is None or key["secret_access_key"] is None:
+        return None
+    return write_secret(region=region, **key)
+
+
+def _read_vertex(members: _Members) -> Secret | None:
+    project = members.text("vertex_project", "vertex_ai_project")
+    location = members.text("vertex_location", "vertex_ai_location")
+    account: Any = members.get("vertex_credentials")
+    if not isinstance(account, Entry):
+        try:
+            account = json.loads(members.text("vertex_credentials") or "")
+        except (ValueError, RecursionError):
+            return None
+    return write_secret(
+        project_id=project or members.first("VERTEXAI_PROJECT"),
+        location=location or members.first("VERTEXAI_LOCATION") or "us-central1",
+        service_account=account,
+    )
 
 
 def _read_price(
     members: Mapping[str, Any],
 ) -> tuple[dict[str, Any] | None, tuple[dict[str, Any], ...]]:
     """Returns the price that an entry states; without the rates that it leaves to the catalogue."""
-    stated = {name: _unmark(value) for name, value in members.items() if _is_price(name)}
-    if not any(value is not None for value in stated.values()):
+    stated = {name: value for name, value in members.items() if _is_price(name)}
+    if not stated:
         return None, ()
     pricing, lines = read_stated_price({**stated, "mode": members["mode"]})
-    is_text = _OUTPUTS[members["mode"]] == "text"
     for rate, direction in (("prompt", "input_"), ("completion", "output_")):
-        if (
-            is_text
-            and pricing.get(rate) == "0"
-            and not any(name.startswith(direction) for name in stated)
-        ):
+        is_stated = any(name.startswith(direction) for name in stated)
+        if OUTPUTS[members["mode"]] == "text" and pricing.get(rate) == "0" and not is_stated:
             del pricing[rate]
     return pricing, lines
-
-
-def _unmark(value: Any) -> Any:
-    """Returns a value without the lines of its elements."""
-    if isinstance(value, dict):
-        return {name: _unmark(each) for name, each in value.items()}
-    return [_unmark(each.value) for each in value] if isinstance(value, list) else value
-
-
-def _read_routing(params: Mapping[str, Any]) -> dict[str, int]:
-    """Returns the priority and the weight of a deployment; the lowest ``order`` is asked first."""
-    order, weight = read_share(params.get("order"), least=0), read_share(params.get("weight"))
-    priority = {} if order is None else {"priority": _FIRST - order}
-    return priority if weight is None else {**priority, "weight": weight}
-
-
-def _read_length(facts: Mapping[str, Any], name: str) -> int | None:
-    value = facts.get(name)
-    return value if isinstance(value, int) and 0 < value < 10**12 else None
 
 
 # Settings.
@@ -448,49 +410,48 @@ def _read_length(facts: Mapping[str, Any], name: str) -> int | None:
 def _read_settings(document: Entry, found: GatewayFile) -> None:
     """Reads aliases and fallbacks, and leaves out every other setting by its name."""
     for section, members in document.items():
-        line = document.lines[section]
         if section in ("model_list", "credential_list"):
             continue
         if not isinstance(members, Entry) or not members:
-            found.leave_out(line, section, _ADVICE.get(section, "no counterpart"))
+            advice = _ADVICE.get(section, "no counterpart")
+            found.leave_out(document.lines[section], section, advice)
             continue
+        is_map = section in ("router_settings", "litellm_settings")
         for name, value in members.items():
-            at, path = members.lines[name], f"{section}.{name}"
-            if section in _MAPS and name == "model_group_alias" and isinstance(value, Entry):
+            line, path = members.lines[name], f"{section}.{name}"
+            if is_map and name == "model_group_alias" and isinstance(value, Entry):
                 _read_aliases(value, path, found)
-            elif section in _MAPS and name == "fallbacks" and isinstance(value, list):
+            elif is_map and name == "fallbacks" and isinstance(value, Items):
                 _read_fallbacks(value, path, found)
-            elif section in _MAPS and name == "default_fallbacks" and isinstance(value, list):
-                found.fallbacks["*"] = (at, [str(each.value) for each in value])
+            elif is_map and name == "default_fallbacks" and isinstance(value, Items):
+                found.fallbacks["*"] = (line, [str(each) for each in value])
             else:
                 reason = _ADVICE.get(path) or _ADVICE.get(section, "no counterpart")
-                found.leave_out(at, path, reason)
+                found.leave_out(line, path, reason)
 
 
 def _read_aliases(members: Entry, path: str, found: GatewayFile) -> None:
     for name, value in members.items():
-        line = members.lines[name]
-        target = value.get("model") if isinstance(value, Entry) else value
-        if not isinstance(target, str):
-            found.leave_out(line, f"{path}.{name}", "it names no model")
-            continue
-        found.aliases[name] = (line, target)
-        if isinstance(value, Entry):
-            others = [other for other in value if other != "model"]
+        line, others = members.lines[name], dict(value) if isinstance(value, Entry) else {}
+        target = others.pop("model", None if others else value)
+        if isinstance(target, str):
+            found.aliases[name] = (line, target)
             found.leave_members(line, f"{path}.{name}", others)
+        else:
+            found.leave_out(line, f"{path}.{name}", "it names no model")
 
 
-def _read_fallbacks(listed: list[Listed], path: str, found: GatewayFile) -> None:
-    for each in listed:
-        for name, targets in each.value.items() if isinstance(each.value, Entry) else ():
-            line = each.value.lines[name]
-            if not isinstance(targets, list):
-                found.leave_out(line, f"{path}.{name}", "it must be a list of models")
+def _read_fallbacks(listed: Items, path: str, found: GatewayFile) -> None:
+    for line, each in listed.lined():
+        if not isinstance(each, Entry):
+            found.leave_out(line, path, "it must be an object")
+            continue
+        for name, targets in each.items():
+            at, names = each.lines[name], [*targets] if isinstance(targets, Items) else []
+            plain = [target for target in names if isinstance(target, str)]
+            if not isinstance(targets, Items):
+                found.leave_out(at, f"{path}.{name}", "it must be a list of models")
                 continue
-            names = [target.value for target in targets]
-            if not all(isinstance(target, str) for target in names):
-                found.leave_out(line, f"{path}.{name}", "fallbacks with parameters of their own")
-                names = [target for target in names if isinstance(target, str)]
-            found.fallbacks[name] = (line, names)
-        if not isinstance(each.value, Entry):
-            found.leave_out(each.line, path, "it must be an object")
+            if plain != names:
+                found.leave_out(at, f"{path}.{name}", "fallbacks with parameters of their own")
+            found.fallbacks[name] = (at, plain)

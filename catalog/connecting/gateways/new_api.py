@@ -18,6 +18,8 @@ from catalog.connecting.gateways.deployments import (
     NotTaken,
     read_secret,
     read_share,
+    read_version,
+    write_secret,
 )
 from catalog.connecting.gateways.documents import Entry, UnreadableGateway, read_json_entries
 from config.credentials import Secret
@@ -44,13 +46,14 @@ _KINDS: Final[Mapping[int, _Kind]] = {
     19: _Kind(address="https://api.360.cn"),
     20: _Kind(address="https://openrouter.ai/api"),
     24: _Kind("google-ai-studio", "gemini", path="/v1beta"),
-    25: _Kind("moonshotai"),
+    # Its Chinese address, where other keys are valid than at the international one.
+    25: _Kind(address="https://api.moonshot.cn"),
     26: _Kind(address="https://open.bigmodel.cn", path="/api/paas/v4"),
     27: _Kind("perplexity", path=""),
     31: _Kind(address="https://api.lingyiwanwu.com"),
     33: _Kind("amazon-bedrock", "bedrock"),
     34: _Kind("cohere", path="/compatibility/v1"),
-    35: _Kind("minimax"),
+    35: _Kind(address="https://api.minimax.chat"),
     40: _Kind(address="https://api.siliconflow.cn"),
     41: _Kind("google-vertex", "vertex"),
     42: _Kind("mistral"),
@@ -63,24 +66,17 @@ _KINDS: Final[Mapping[int, _Kind]] = {
 }
 _ENABLED: Final = 1
 _CHAT: Final = re.compile(r"(?:/v1)?/chat/completions\Z")
-# What happened to a channel, which is no configuration.
-_RECORDS: Final = frozenset(
-    ("id", "created_time", "test_time", "response_time", "balance", "balance_updated_time",
-     "used_quota", "other_info", "test_model")
-)  # fmt: skip
+_SHARES: Final = ("priority", "weight")
+# Members that become something, and what happened to a channel, which is no configuration.
 _TAKEN: Final = frozenset(
-    ("type", "key", "status", "name", "base_url", "models", "model_mapping", "channel_info")
-)
+    ("type", "key", "status", "name", "base_url", "models", "model_mapping", "channel_info",
+     "id", "created_time", "test_time", "response_time", "balance", "balance_updated_time",
+     "used_quota", "other_info", "test_model", *_SHARES, "group")
+)  # fmt: skip
 # Values of members that change nothing.
-_DEFAULTS: Final[Mapping[str, tuple[Any, ...]]] = {
-    "group": ("default",), "auto_ban": (0, 1), "weight": (0,), "priority": (0,),
-}  # fmt: skip
-_REASONS: Final[Mapping[str, str]] = {
-    "group": "guardrails and keys say who may use a model, see docs/guardrails.md",
-    "weight": SHARED,
-    "priority": SHARED,
-}
-_OTHERS_USED: Final = frozenset(("azure", "vertex"))
+_EMPTY: Final = (None, "", "{}", "[]", False)
+_DEFAULTS: Final = {"group": "default", "auto_ban": 1}
+_GROUP: Final = "group: guardrails and keys say who may use a model, see docs/guardrails.md"
 
 
 def read_channels(text: str, addresses: Mapping[str, str]) -> GatewayFile:
@@ -89,7 +85,6 @@ def read_channels(text: str, addresses: Mapping[str, str]) -> GatewayFile:
     ``addresses`` are the base URLs of the bundle's providers, by their slugs.
     """
     found = GatewayFile()
-    families = {address: slug for slug, address in addresses.items() if address}
     for number, channel in enumerate(read_json_entries(text, _HOLDERS), 1):
         if not isinstance(channel, Entry):
             raise UnreadableGateway(f"Channel {number} of the list must be an object.")
@@ -104,48 +99,41 @@ def read_channels(text: str, addresses: Mapping[str, str]) -> GatewayFile:
                 raise NotTaken("the channel is disabled")
             if kind is None:
                 raise NotTaken(f"channels of the type {stated} have no counterpart")
-            for deployment in _read_channel(line, channel, kind, addresses, families):
+            for deployment in _read_channel(channel, kind, addresses):
                 found.add(deployment)
         except NotTaken as exc:
             found.leave_out(line, name, str(exc))
             continue
-        _leave_members(line, name, channel, kind, found)
+        _leave_members(name, channel, kind, found)
     return found
 
 
-def _leave_members(
-    line: int, name: str, channel: Mapping[str, Any], kind: _Kind, found: GatewayFile
-) -> None:
-    others = []
-    for member, value in channel.items():
-        is_used = member in _TAKEN or member in _RECORDS
-        is_used = is_used or (member == "other" and kind.dialect in _OTHERS_USED)
-        if is_used or value in (None, "", "{}", "[]", False, *_DEFAULTS.get(member, ())):
-            continue
-        if member in _REASONS:
-            is_share = member in _read_routing(channel)
-            found.leave_out(line, name, f"{member}: {_REASONS[member]}", is_share=is_share)
-        else:
-            others.append(member)
-    found.leave_members(line, name, others)
-    info = channel.get("channel_info")
+def _leave_members(name: str, channel: Entry, kind: _Kind, found: GatewayFile) -> None:
+    line, routing, info = channel.line, _read_routing(channel), channel.get("channel_info")
+    if channel.get("group") not in (*_EMPTY, _DEFAULTS["group"]):
+        found.leave_out(line, name, _GROUP)
+    used = {*_TAKEN, "other"} if kind.dialect in ("azure", "vertex") else _TAKEN
+    others = (member for member in channel if member not in used)
+    found.leave_members(
+        line,
+        name,
+        (each for each in others if channel[each] not in (*_EMPTY, _DEFAULTS.get(each))),
+    )
     if isinstance(info, dict) and info.get("is_multi_key") and _find_disabled(info):
         found.leave_out(line, name, "its disabled keys")
+    for share in channel:
+        if share in _SHARES and channel[share] not in _EMPTY:
+            found.leave_out(line, name, f"{share}: {SHARED}", is_share=share in routing)
 
 
 def _read_channel(
-    line: int,
-    channel: Mapping[str, Any],
-    kind: _Kind,
-    addresses: Mapping[str, str],
-    families: Mapping[str, str],
+    channel: Entry, kind: _Kind, addresses: Mapping[str, str]
 ) -> Iterator[Deployment]:
     """Yields a deployment for each model of a channel and each of its keys."""
-    family, base_url = _find_server(channel, kind, addresses, families)
+    family, base_url = _find_server(channel, kind, addresses)
     mapping = _read_mapping(channel.get("model_mapping"))
-    secrets = [
-        _read_secret(channel, kind, key, is_own=not family) for key in _list_keys(channel, kind)
-    ]
+    keys = _list_keys(channel)
+    secrets = [_read_secret(channel, kind, key, is_own=not family) for key in keys]
     names = dict.fromkeys(name.strip() for name in channel["models"].split(","))
     names.pop("", None)
     if not names:
@@ -153,7 +141,7 @@ def _read_channel(
     for name in names:
         for secret in secrets:
             yield Deployment(
-                line=line,
+                line=channel.line,
                 name=name,
                 family=family,
                 dialect=kind.dialect,
@@ -164,16 +152,13 @@ def _read_channel(
             )
 
 
-def _read_routing(channel: Mapping[str, Any]) -> dict[str, int]:
-    shares = {name: read_share(channel.get(name)) for name in ("priority", "weight")}
+def _read_routing(channel: Entry) -> dict[str, int]:
+    shares = {name: read_share(channel.get(name)) for name in _SHARES}
     return {name: share for name, share in shares.items() if share is not None}
 
 
 def _find_server(
-    channel: Mapping[str, Any],
-    kind: _Kind,
-    addresses: Mapping[str, str],
-    families: Mapping[str, str],
+    channel: Entry, kind: _Kind, addresses: Mapping[str, str]
 ) -> tuple[str, str | None]:
     """Returns the family and the address of a channel."""
     if kind.dialect in ("azure", "bedrock", "vertex"):
@@ -181,26 +166,24 @@ def _find_server(
     stated = str(channel.get("base_url") or "").strip().rstrip("/")
     if not stated and kind.family:
         return kind.family, addresses[kind.family]
-    stated = stated or kind.address
-    if not stated:
+    base_url = stated or kind.address
+    if not base_url:
         raise NotTaken("base_url is missing")
-    if kind.path:
-        base_url = stated if stated.endswith(kind.path) else f"{stated}{kind.path}"
-    else:
+    if not kind.path:
         # The address of a channel of its own kind is that of the whole request.
-        base_url = _CHAT.sub("/v1", stated) if "/v1/" in stated else _CHAT.sub("", stated)
+        base_url = _CHAT.sub("/v1" if "/v1/" in base_url else "", base_url)
+    elif not base_url.endswith(kind.path):
+        base_url += kind.path
     # Some providers have one more address in China, which is another server.
-    family = families.get(base_url, "")
+    family = next((slug for slug, address in addresses.items() if address == base_url), "")
     if not family and kind.dialect == "gemini":
         raise NotTaken("base_url: Google's format is spoken to Google's own address alone")
     return family, base_url
 
 
-def _read_mapping(text: Any) -> dict[str, str]:
-    if text in (None, "", "{}"):
-        return {}
+def _read_mapping(stated: Any) -> dict[str, str]:
     try:
-        mapping = json.loads(text) if isinstance(text, str) else text
+        mapping = json.loads(stated or "{}") if isinstance(stated, str) else stated or {}
     except (ValueError, RecursionError):
         mapping = None
     if not isinstance(mapping, dict) or not all(isinstance(each, str) for each in mapping.values()):
@@ -223,58 +206,48 @@ def _find_disabled(info: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(place for place, status in pairs if status != _ENABLED)
 
 
-def _list_keys(channel: Mapping[str, Any], kind: _Kind) -> list[str]:
+def _list_keys(channel: Entry) -> list[str]:
     """Returns the keys of a channel that are enabled; it has several, one a line or in a list."""
     text = str(channel.get("key") or "").strip()
     info = channel.get("channel_info")
     if not isinstance(info, dict) or not info.get("is_multi_key"):
         return [text]
-    keys = [line.strip() for line in text.split("\n")]
-    if text.startswith("["):
-        try:
-            keys = [json.dumps(each) for each in json.loads(text)]
-        except (ValueError, RecursionError, TypeError):
-            raise NotTaken("key: must be one key a line, or a JSON list") from None
+    try:
+        keys = [json.dumps(each) for each in json.loads(text)] if text.startswith("[") else None
+    except (ValueError, RecursionError, TypeError):
+        raise NotTaken("key: must be one key a line, or a JSON list") from None
     disabled = _find_disabled(info)
-    found = [key for place, key in enumerate(keys) if str(place) not in disabled]
-    if not found:
+    lines = enumerate(map(str.strip, text.split("\n")) if keys is None else keys)
+    if not (found := [key for place, key in lines if str(place) not in disabled]):
         raise NotTaken("key: all keys of the channel are disabled")
     return found
 
 
-def _read_secret(
-    channel: Mapping[str, Any], kind: _Kind, key: str, *, is_own: bool
-) -> Secret | None:
+def _read_secret(channel: Entry, kind: _Kind, key: str, *, is_own: bool) -> Secret | None:
     """Returns the secret in the form of our dialects."""
-    if not key:
-        return read_secret("", is_own_server=is_own)
-    members: dict[str, Any]
-    if kind.dialect == "azure":
-        address = str(channel.get("base_url") or "")
-        members = {"api_key": key, "endpoint_url": address.rstrip("/")}
-        version = str(channel.get("other") or "")
-        if re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:-preview)?", version):
-            members["api_version"] = version
-    elif kind.dialect == "bedrock":
+    other = str(channel.get("other") or "")
+    if kind.dialect == "azure" and key:
+        return write_secret(
+            api_key=key,
+            endpoint_url=str(channel.get("base_url") or "").rstrip("/"),
+            api_version=read_version(other),
+        )
+    if kind.dialect == "bedrock" and key:
         parts = key.split("|")
-        names = ("access_key_id", "secret_access_key", "region")[-len(parts) :]
-        names = ("api_key", "region") if len(parts) == 2 else names
         if len(parts) not in (2, 3):
             raise NotTaken("key: must be ACCESS_KEY|SECRET|REGION or KEY|REGION")
-        members = dict(zip(names, parts, strict=True))
-    elif kind.dialect == "vertex":
-        members = _read_vertex(channel, key)
-    else:
-        return read_secret(key, is_own_server=is_own)
-    return read_secret(json.dumps(members), is_own_server=False)
+        names = ("access_key_id", "secret_access_key") if len(parts) == 3 else ("api_key",)
+        return write_secret(**dict(zip((*names, "region"), parts, strict=True)))
+    if kind.dialect == "vertex" and key:
+        return _read_vertex(key, other or "us-central1")
+    return read_secret(key, is_own_server=is_own)
 
 
-def _read_vertex(channel: Mapping[str, Any], key: str) -> dict[str, Any]:
+def _read_vertex(key: str, other: str) -> Secret | None:
     try:
         account = json.loads(key)
-        other = str(channel.get("other") or "us-central1")
         location = json.loads(other)["default"] if other.startswith("{") else other
     except (ValueError, KeyError, TypeError, RecursionError):
         raise NotTaken("key: must be the JSON of a service account, and other a location") from None
     project = account.get("project_id") if isinstance(account, dict) else None
-    return {"project_id": project, "location": location, "service_account": account}
+    return write_secret(project_id=project, location=location, service_account=account)

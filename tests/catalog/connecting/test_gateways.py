@@ -188,6 +188,95 @@ def test_a_wildcard_takes_the_models_of_the_catalogue() -> None:
     assert ModelEndpoint.objects.get(upstream_model_id="deepseek-chat").provider.slug == "deepseek"
 
 
+def test_a_wildcard_takes_the_models_of_the_file_too(write: Callable[[str], Path]) -> None:
+    prices = {"input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6}
+    # The catalogue has the model at other providers alone.
+    entries = [
+        {"model_name": "old", "litellm_params": {"model": "openai/gpt-4o-2024-05-13", **prices}},
+        {"model_name": "*", "litellm_params": {"model": "openai/*"}},
+    ]
+    path = write(json.dumps({"model_list": entries}))
+    first = load(path)
+    slug = ModelEndpoint.objects.get(upstream_model_id="gpt-4o-2024-05-13").model.slug
+    assert ModelAlias.objects.get(name="gpt-4o-2024-05-13").targets == [slug]
+    before = snapshots.everything()
+    assert load(path) == first | {"created": first["updated"], "unchanged": first["created"]}
+    assert snapshots.everything() == before
+
+
+def test_a_fallback_of_all_names_that_nobody_has_is_named_once(
+    write: Callable[[str], Path],
+) -> None:
+    params = {"api_key": "sk-0123456789abcdef"}
+    entries = [
+        {"model_name": name, "litellm_params": {**params, "model": f"openai/{name}"}}
+        for name in ("gpt-4o", "gpt-4o-mini")
+    ]
+    settings = {"default_fallbacks": ["gpt-4o", "nobody"]}
+    report = load(write(json.dumps({"model_list": entries, "litellm_settings": settings})))
+    assert left_out(report) == [(1, "*", "no model 'nobody' was taken as a fallback")]
+    assert dict(ModelAlias.objects.values_list("name", "targets")) == {
+        "gpt-4o": ["openai/gpt-4o"],
+        "gpt-4o-mini": ["openai/gpt-4o-mini", "openai/gpt-4o"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("model", "members", "base_url"),
+    [
+        ("nvidia_nim/openai/gpt-oss-20b", {}, "https://integrate.api.nvidia.com/v1"),
+        ("novita/openai/gpt-oss-20b", {}, "https://api.novita.ai/v3/openai"),
+        ("openrouter/openai/gpt-oss-20b", {}, "https://openrouter.ai/api/v1"),
+        ("ollama/gpt-oss-20b", {"api_base": "http://10.9.0.4:11434"}, "http://10.9.0.4:11434/v1"),
+        (
+            "nvidia_nim/openai/gpt-oss-20b",
+            {"api_base": "http://10.9.0.4:8000/v1/"},
+            "http://10.9.0.4:8000/v1",
+        ),
+    ],
+)
+def test_a_provider_with_the_format_of_openai_has_its_address(
+    write: Callable[[str], Path], model: str, members: dict[str, str], base_url: str
+) -> None:
+    assert left_out(load(write(one(model, **members)))) == []
+    assert Provider.objects.get().base_url == base_url
+    assert ModelEndpoint.objects.get().model.slug == "openai/gpt-oss-20b"
+
+
+def test_values_of_prices_and_limits_come_from_the_environment(
+    write: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUR_PRICE", "0.000002")
+    monkeypatch.setenv("OUR_LIMIT", "70")
+    names = {"input_cost_per_token": "OUR_PRICE", "output_cost_per_token": "OUR_PRICE"}
+    members = {name: f"os.environ/{value}" for name, value in {**names, "rpm": "OUR_LIMIT"}.items()}
+    assert left_out(load(write(one(**members)))) == []
+    price = ModelEndpoint.objects.get().price.price
+    assert (price.text("prompt"), price.text("completion")) == ("0.000002", "0.000002")
+    assert Provider.objects.get().requests_per_minute == 70
+
+
+@pytest.mark.parametrize(
+    ("kind", "stated", "base_url", "slug"),
+    [
+        (25, "", "https://api.moonshot.cn/v1", "moonshot"),
+        (25, "https://api.moonshot.ai", "https://api.moonshot.ai/v1", "moonshotai"),
+        (35, "", "https://api.minimax.chat/v1", "minimax-2"),
+        (35, "https://api.minimax.io", "https://api.minimax.io/v1", "minimax"),
+        (43, "", "https://api.deepseek.com/v1", "deepseek"),
+        (43, "https://api.deepseek.com/v1", "https://api.deepseek.com/v1", "deepseek"),
+    ],
+)
+def test_a_channel_without_an_address_has_that_of_new_api(
+    write: Callable[[str], Path], kind: int, stated: str, base_url: str, slug: str
+) -> None:
+    channel = {"type": kind, "key": "sk-0123456789", "name": "k", "models": "gpt-oss-20b"}
+    path = write(json.dumps([channel | {"base_url": stated}]))
+    assert left_out(load(path, source="new-api")) == []
+    provider = Provider.objects.get()
+    assert (provider.base_url, provider.slug) == (base_url, slug)
+
+
 def test_channels_of_new_api_become_endpoints() -> None:
     report = load("channels.json", source="new-api")
     assert report["created"] == counts(3, 3, 4, 3, 3)
@@ -321,6 +410,14 @@ def test_a_name_that_meant_one_provider_says_so(write: Callable[[str], Path]) ->
         ({"api_base": "//x"}, "this is not an absolute URL"),
         ({"api_key": "short"}, "Must be a bare key of 8 to 4096 visible ASCII characters"),
         ({"api_key": ["a"]}, "api_key: must be a text"),
+        *[
+            ({"api_key": each}, "the key: a placeholder stands in its place")
+            for each in ("${OPENAI_API_KEY}", "$OPENAI_API_KEY", "{{ openai.key }}", "<your-key>")
+        ],
+        (
+            {"api_version": "os.environ/GROQ_KEY_OF_NOBODY"},
+            "api_version: the environment variable GROQ_KEY_OF_NOBODY is not set",
+        ),
         ({"rpm": 0}, "rpm: must be a number from 1 to 2147483647"),
         ({"timeout": "soon"}, "timeout: must be a number"),
         ({"input_cost_per_token": -1}, "input_cost_per_token is negative"),
@@ -369,8 +466,11 @@ def test_a_channel_that_cannot_be_used_is_left_out(
         ("litellm", "model_list:\n  - {model_name: a, model_name: b}", "Line 2: 'model_name' is"),
         ("litellm", "a: 1\nmodel_list: 5", "Line 2: model_list must be a list"),
         ("litellm", "model_list:\n  - 5", "Line 2: an entry of model_list must be an object"),
-        ("litellm", "a: &a\n  b: *a\nmodel_list: []", "Line 1: an anchor contains itself"),
-        ("litellm", "a: !!python/object:os.system x", "Line 1: the tag"),
+        ("litellm", "a: &a\n  b: *a\nmodel_list: []", "Line 1: not YAML: found unconstructable"),
+        ("litellm", "a: !!python/object:os.system x", "Line 1: not YAML: could not determine a"),
+        ("litellm", "a: 1\nb: !!binary eA==", "Line 2: not YAML: could not determine a"),
+        ("litellm", "a: 1\n? [b]\n: 2", "Line 2: the name of a member must be a text"),
+        ("litellm", "a: &a {b: 1}\nc:\n  <<: 5", "Line 3: << must name an object"),
         ("litellm", "- a", "Line 1: the file must be an object"),
         ("litellm", "a: \x01", "Line 1: a character that YAML does not allow"),
         ("new-api", '[\n{"models": "a",}]', "Line 2: not JSON"),
