@@ -51,8 +51,9 @@ _ANTHROPIC_PROMPT: Final = ("uncached_input_tokens", "cache_read_input_tokens")
 class InvoiceLine(NamedTuple):
     """A line of a provider's bill: one generation, or (``id`` empty) a model's use on a day.
 
-    Days are UTC days. ``cost`` is in USD. ``None`` means that the export does not say it.
-    ``other_name`` is a second name that the export has of the model.
+    Days are UTC days. ``cost`` is in USD. ``None`` means that the export does not say it. Without
+    an ``id`` and a ``model``, nothing was used on the day. ``other_name`` is a second name that the
+    export has of the model.
     """
 
     id: str
@@ -146,6 +147,8 @@ def _read_row(
         for name in _CURRENCY:
             _require_usd(row.get(name))
     amount = _read_cost(row[cost[0]]) if cost else None
+    if not any(row[name] for name in (key or model, model, *requests, *prompt, *completion, *cost)):
+        return _read_unused(row[day])
     return InvoiceLine(
         id=_text(row.get(key)) if key else "",
         day=_read_day(row[day]),
@@ -179,6 +182,8 @@ def _iter_json(data: bytes, problems: Problems) -> Iterator[_Place]:
             yield f"data[{number}]", partial(_read_activity, bucket)
             continue
         start = bucket.get("start_time", bucket.get("starting_at"))
+        if not results:
+            yield f"data[{number}]", partial(_read_unused, start)
         for index, result in enumerate(results):
             yield f"data[{number}].results[{index}]", partial(_read_result, result, start)
 
@@ -224,6 +229,11 @@ def _read_result(row: Any, start: Any) -> InvoiceLine:
         completion=_add_counts(row, ("output_tokens",)),
         cost=cost,
     )
+
+
+def _read_unused(start: Any) -> InvoiceLine:
+    """Reads the day of a bucket without a result, which OpenAI's files have too."""
+    return InvoiceLine("", _read_day(start), "")
 
 
 def _sum_known(*counts: int | None) -> int | None:

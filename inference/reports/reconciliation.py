@@ -149,6 +149,8 @@ class _Matcher:
         sums = ReconciledSums(line.requests, line.prompt, line.completion, line.cost)
         if line.cost is not None:
             self._result.total_there = (self._result.total_there or Decimal(0)) + line.cost
+        if not line.id and not line.model:
+            return
         if not line.id:
             group = line.day, line.model
             self._groups.setdefault(group, ReconciledSums()).add(sums)

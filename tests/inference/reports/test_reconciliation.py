@@ -505,6 +505,43 @@ def test_a_file_that_a_spreadsheet_saved_is_read() -> None:
     ]
 
 
+DASHBOARD_COSTS = (
+    "start_time,end_time,start_time_iso,end_time_iso,amount_value,amount_currency,quantity,"
+    "quantity_unit,line_item,user_id,api_key_id,project_id,organization_id,project_name,"
+    "organization_name,user_email,api_source\n"
+    "1794355200,1794441600,2026-11-11T00:00:00+00:00,2026-11-12T00:00:00+00:00,,,,,,,,,,,,,\n"
+)
+DASHBOARD_USAGE = (
+    "start_time,end_time,start_time_iso,end_time_iso,num_model_requests,model,input_tokens\n"
+    "1794355200,1794441600,2026-11-11T00:00:00+00:00,2026-11-12T00:00:00+00:00,,,\n"
+)
+
+
+@pytest.mark.parametrize(
+    "export",
+    [
+        DASHBOARD_COSTS + "1794441600,1794528000,2026-11-12T00:00:00,2026-11-13T00:00:00,"
+        '0.000350000000000000000000000000,usd,110,tokens,"gpt-4o, input",,k,p,o,P,O,a@b.example,\n',
+        DASHBOARD_USAGE + "1794441600,1794528000,2026-11-12T00:00:00+00:00,,1,gpt-4o,100\n",
+        json.dumps({"data": [
+            {"start_time": 1794355200, "results": []},
+            {"start_time": 1794441600, "results": [
+                {"amount": {"value": "0.00035", "currency": "usd"}, "line_item": "gpt-4o, input"},
+            ]},
+        ]}),
+    ],
+)  # fmt: skip
+def test_a_day_without_use_is_a_day_of_the_export(
+    tmp_path: Path, tenant: Tenant, endpoint: ModelEndpoint, export: str
+) -> None:
+    generate(tenant, endpoint, "chatcmpl-one")
+    report, code = reconcile(tmp_path, export)
+    assert (report["matched"], code) == (1, 0)
+    generate(tenant, endpoint, "chatcmpl-two", created_at=datetime(2026, 11, 11, tzinfo=UTC))
+    report, code = reconcile(tmp_path, export)
+    assert (report["matched"], report["missing_there"], code) == (1, 1, 1)
+
+
 def test_a_line_has_what_its_export_says() -> None:
     [line] = read_invoice(
         b"\xef\xbb\xbfgeneration_id,created_at,model_permaslug,tokens_prompt,cost_total\n"
