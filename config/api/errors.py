@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 # Some clients wait for as long as ``Retry-After`` says, so no error says more.
 LONGEST_RETRY_AFTER: Final = 60
@@ -62,6 +62,12 @@ class GatewayError(Exception):
         # Members of the body beside ``error``.
         self.details: dict[str, Any] = {}
         super().__init__(self.message)
+
+    def __copy__(self) -> Self:
+        """Returns an error that one request may change, of one that requests share."""
+        made = type(self).__new__(type(self), *self.args)
+        vars(made).update(vars(self), metadata={**self.metadata}, details={**self.details})
+        return made
 
     def body(self) -> dict[str, Any]:
         """Returns the response body."""

@@ -8,6 +8,7 @@ import math
 import time
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -270,7 +271,8 @@ class Attempts:
                 has_time = time.monotonic() < self._deadline
                 has_next = error.retryable and has_time and await self._plan.pin_next()
             except GatewayError as exc:
-                error, has_next = exc, False
+                # The others whose statement failed with this one's have the same error.
+                error, has_next = copy(exc), False
             if not has_next:
                 if self._request.shortening and isinstance(error, ContextTooShort):
                     name_shortening(error, self._request.shortening)

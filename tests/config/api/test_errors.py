@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+from copy import copy
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation
@@ -17,6 +19,7 @@ from rest_framework.test import APIClient
 from config.api import handler
 from config.api.errors import GatewayError, error_body
 from config.api.handler import from_framework
+from config.server.batching.waits import Blocked
 
 
 def envelope(code: int, message: str, error_type: str) -> dict[str, Any]:
@@ -39,6 +42,15 @@ def test_every_error_has_a_status_and_a_symbolic_type(kind: type[GatewayError]) 
     assert error.body() == envelope(kind.status, error.message, kind.error_type)
     assert str(error) == error.message
     json.dumps(error.body())
+
+
+def test_a_copy_of_a_shared_error_changes_alone() -> None:
+    shared = Blocked(UUID(int=1))
+    own = copy(shared)
+    own.details["more"] = own.metadata["more"] = True
+    assert shared.body() == envelope(503, Blocked.message, "server")
+    assert own.body()["more"] is own.body()["error"]["metadata"]["more"] is True
+    assert (type(own), str(own), own.organization_id) == (Blocked, Blocked.message, UUID(int=1))
 
 
 def test_metadata_is_added_to_the_symbolic_type() -> None:

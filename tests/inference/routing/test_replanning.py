@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 import requests
+from django.db import connection
 
 from accounts.models import ApiKey, Guardrail
 from catalog.models import ModelEndpoint, PriceVersion
 from inference.models import Generation
 from tests.support import factories
 from tests.support.bulkheads.limits import limit
+from tests.support.database.locks import release
 from tests.support.governance import make_guardrail
 from tests.support.inference.site import Site, content_of, events_of
 from tests.support.ledger import assert_in_order
@@ -205,4 +207,32 @@ def test_the_fallback_obeys_a_content_filter_that_is_new(
         Guardrail.objects.edit_workspace_default(site.tenant.workspace, content_filters=filters)
 
     assert content(ask(site, change, stream=stream), stream=stream) == "You said: one [NUMBER]"
+    assert_in_order()
+
+
+def test_requests_whose_fallbacks_fail_together_are_not_told_of_each_other(
+    site: Site, second: ModelEndpoint
+) -> None:
+    """The keys of all but the first are read with one statement, which meets a lock."""
+    body = site.chat_body("one two", provider={"order": ORDER})
+    other = factories.make_tenant("Other").api_key
+    asked = [({"headers": METADATA}), ({"headers": METADATA}), ({"key": other}), ({"key": other})]
+    session = connection.copy()
+    with ThreadPoolExecutor(len(asked)) as pool:
+        answers = []
+        for number, options in enumerate(asked, 1):
+            answers.append(pool.submit(site.post, body, **options))
+            site.eventually(lambda number=number: len(site.dialled()) == number)
+        set_price(second, "0.0000005", "0.000001")
+        try:
+            session.set_autocommit(False)
+            with session.cursor() as cursor:
+                cursor.execute("LOCK TABLE accounts_memberassignment IN ACCESS EXCLUSIVE MODE")
+            site.upstream.release(len(asked))
+            found = [answer.result(timeout=60) for answer in answers]
+        finally:
+            release(session)
+    assert [answer.status_code for answer in found] == [503] * len(asked)
+    told = ["openrouter_metadata" in answer.json() for answer in found]
+    assert told == [True, True, False, False]
     assert_in_order()
