@@ -185,8 +185,9 @@ class Inference:
 
         ``first`` are taps that it has before its admission.
         """
-        request = entry.request
         exchange = await self._gateway.admit(entry, key, occupancy)
+        # The content of the entry's own is freed if the content filters wrote another one.
+        request = exchange.admission.request
         connection.generation_id = exchange.generation_id
         connection.rate_headers = exchange.rate_headers
         if (
@@ -195,7 +196,7 @@ class Inference:
             or request.has_long_cache
             or request.native is not None
         ):
-            connection.name_left_out = exchange.name_left_out
+            connection.name_left_out = exchange.attempts.name_left_out
         if isinstance(connection, SpeechConnection):
             connection.find_sound = lambda: exchange.attempts.sound
         token = logs.generation_id.set(exchange.generation_id)
@@ -212,7 +213,7 @@ class Inference:
                 raise
             if not connection.is_late:
                 raise ClientGone from None
-            await self._answer_late(connection, exchange, is_stream=entry.request.stream)
+            await self._answer_late(connection, exchange, is_stream=request.stream)
         finally:
             connection.unwatch_caller()
             exchange.settle(asyncio.CancelledError())

@@ -203,6 +203,8 @@ class Attempts:
         self.sound: PlainSound | None = None
         # A whole answer that is being parsed.
         self._answer: Body | None = None
+        # What was not sent of a request whose content is freed.
+        self._left_out: list[str] | None = None
         # The names of functions that are too long for the present target, by those that it got.
         self._names: dict[str, str] = {}
         self.latency_ms: int | None = None
@@ -552,8 +554,20 @@ class Attempts:
         """Returns the members that describe the routing; none unless the caller asked for them."""
         if not self._admission.is_metadata_wanted:
             return {}
-        left_out = self.candidate.name_left_out(self._admission.request)
-        return _describe_routing(self._admission, self.records, left_out, self.elapsed_ms)
+        return _describe_routing(
+            self._admission, self.records, self.name_left_out(), self.elapsed_ms
+        )
+
+    def name_left_out(self) -> list[str]:
+        """Returns what of the request is not sent to the present candidate."""
+        if self._left_out is not None:
+            return self._left_out
+        return self.candidate.name_left_out(self._admission.request)
+
+    def forget_request(self) -> None:
+        """Frees the content of the request, which no other candidate gets."""
+        self._left_out = self.name_left_out()
+        self._request.forget()
 
     def _record(self, latency_ms: int, error: GatewayError | None) -> None:
         """Records an attempt as the generation stores it.

@@ -361,10 +361,6 @@ class Exchange:
         self._urgent_bytes = _FIRST_BYTE if is_bytes else _JOURNALLED_BYTES
         self._is_delivering = False
 
-    def name_left_out(self) -> list[str]:
-        """Returns the tools of the request that are not sent to the present candidate."""
-        return self.attempts.candidate.name_left_out(self._request)
-
     @property
     def is_stream(self) -> bool:
         return self._request.stream
@@ -447,6 +443,8 @@ class Exchange:
     def _forget_request(self) -> None:
         """Frees the body: cycles of a failed request live until the next full collection."""
         self._tally.estimate()  # measures the prompt for the last heartbeats
+        self.attempts.forget_request()
+        # The same one, unless content filters changed meanwhile.
         self._request.forget()
 
     def _free_request(self) -> None:

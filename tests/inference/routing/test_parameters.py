@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from accounts.models import Guardrail
 from accounts.policy import Policy
 from catalog.abilities import read_abilities
 from catalog.dialects.base import Operation
+from config.server.load.large_work import LARGE_BYTES
 from endpoints.models import IMAGE_INPUT, Validation
 from inference.requests import parsing, schemas
 from inference.routing.candidates import (
@@ -245,3 +247,23 @@ def test_thinking_that_is_not_sent_is_named(site: Site) -> None:
     refused = site.chat(**wish, provider={"require_parameters": True})
     assert refused.status_code == 404
     assert len(site.dialled()) == 2
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("behaviour", ["sim-echo", "sim-status-500"])
+@pytest.mark.parametrize("words", [1, LARGE_BYTES])
+@pytest.mark.parametrize("is_redacted", [False, True])
+def test_what_is_not_sent_is_named_after_the_request_is_freed(
+    site: Site, stream: bool, behaviour: str, words: int, is_redacted: bool
+) -> None:
+    if is_redacted:
+        filters = [{"slug": "email", "action": "redact", "label": "[EMAIL]"}]
+        Guardrail.objects.edit_workspace_default(
+            site.tenant.workspace, content_filter_builtins=filters
+        )
+    site.publish(behaviour, supported_parameters=["reasoning", "max_tokens"])
+    text = f"a@example.com {'x ' * words}"
+    body = site.chat_body(text, stream=stream, reasoning={"effort": "high"})
+    answer = site.post(body, headers={"X-OpenRouter-Metadata": "enabled"})
+    assert answer.headers["X-Left-Out"] == "reasoning"
+    assert '"name":"left-out"' in answer.text
