@@ -222,7 +222,7 @@ def _store(
         waits.report_timeout("sweep", organizations, time.perf_counter() - started, relation)
         raise Blocked from None
     seconds = time.perf_counter() - started
-    STATEMENT_SECONDS.observe(("sweep",), seconds)
+    STATEMENT_SECONDS.observe_now(("sweep",), seconds)
     if seconds > waits.slow_seconds:
         waits.report_slow("sweep", organizations, seconds)
     return len(found)

@@ -49,7 +49,10 @@ class _Observations:
 
 
 class DeferredHistogram:
-    """A histogram whose observations are written together; for the event loop's thread alone."""
+    """A histogram whose observations are written together.
+
+    :meth:`observe` is for the event loop's thread alone.
+    """
 
     def __init__(self, histogram: Histogram, bounds: Sequence[float]) -> None:
         """Stores a histogram with these buckets."""
@@ -66,6 +69,10 @@ class DeferredHistogram:
         observed.counts[bisect_left(self._bounds, value)] += 1
         observed.total += value
         self._changed.add(labels)
+
+    def observe_now(self, labels: Labels, value: float) -> None:
+        """Writes an observation at once, in any thread; ``work`` has no loop that writes later."""
+        self._histogram.labels(*labels).observe(value)
 
     def flush(self) -> None:
         """Writes what was observed since the last time."""

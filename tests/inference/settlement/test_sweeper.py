@@ -139,9 +139,10 @@ def test_a_slow_sweep_is_logged_and_counted(
     monkeypatch.setattr(waits_module.waits, "slow_seconds", 0.0)
     monkeypatch.setattr(waits_module, "_LOG_SECONDS", 0.0)
     abandon(tenants[0], 0)
-    before = sample("causeway_slow_statements_total", statement="sweep")
+    names = "causeway_slow_statements_total", "causeway_statement_seconds_count"
+    before = [sample(name, statement="sweep") for name in names]
     assert sweep() == 1
-    assert sample("causeway_slow_statements_total", statement="sweep") - before == 1
+    assert [sample(name, statement="sweep") for name in names] == [each + 1 for each in before]
     [line] = [each.getMessage() for each in caplog.records if "sweep" in each.getMessage()]
     assert line.endswith(f" ms for organization {tenants[0].organization.pk}")
 
