@@ -1,20 +1,22 @@
 """Copies of a tenant that the models made: its rows under other ids, secrets and times.
 
-A copy costs four statements instead of 23.
+A copy costs two messages to the database instead of 23.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from datetime import datetime
+from copy import deepcopy
+from datetime import datetime, timedelta
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID, uuid4
 
 from django.db import connection
+from django.db.models import Model
 
-from accounts.models import Organization
+from accounts.models import Organization, Workspace
 from config import secrets
 from config.clocks.clock import clock
 from config.events.outbox import new_event_id
@@ -47,12 +49,32 @@ class _Pattern(NamedTuple):
     by their marks, and ``numbers`` the marks of the ids that a sequence gives, by the tables.
     """
 
-    slug: str
+    organization: Organization
+    workspace: Workspace
     statement: str
     moments: dict[str, datetime]
     numbers: dict[str, list[str]]
 
 
+class CopiedTenant(NamedTuple):
+    """What a copy consists of; the instances are as if they were read from the database."""
+
+    organization: Organization
+    workspace: Workspace
+    management_key: str
+    api_key: str
+
+
+_Row = TypeVar("_Row", bound=Model)
+# Whether a slug is free, and the next ids of each numbered table.
+_ASK: Final = f"""
+SELECT NOT EXISTS (SELECT FROM accounts_organization WHERE slug = %s), {
+    ", ".join(
+        f"ARRAY(SELECT nextval('{table}_id_seq') FROM generate_series(1, %s))"
+        for table in _NUMBERED
+    )
+}
+"""
 _patterns: dict[tuple[object, ...], _Pattern] = {}
 
 
@@ -64,14 +86,13 @@ def remember_tenant(wish: tuple[object, ...], organization_id: UUID) -> None:
         _patterns[key] = _read_pattern(organization_id)
 
 
-def copy_tenant(wish: tuple[object, ...]) -> tuple[UUID, str, str] | None:
-    """Returns the id of a copied organization, its management key and its API key.
+def copy_tenant(wish: tuple[object, ...]) -> CopiedTenant | None:
+    """Returns a copied tenant with its keys.
 
     Returns None where the models must make it: for the first one, and beside one of its slug.
     """
     pattern = _patterns.get((*wish, *(pepper.id for pepper in list_peppers(API_KEY))))
-    is_new = pattern and not Organization.objects.filter(slug=pattern.slug).exists()
-    return _copy(pattern) if pattern and is_new else None
+    return _copy(pattern) if pattern else None
 
 
 def read_rows(organization_id: UUID) -> dict[str, list[dict[str, Any]]]:
@@ -89,7 +110,6 @@ def read_rows(organization_id: UUID) -> dict[str, list[dict[str, Any]]]:
 
 def _read_pattern(organization_id: UUID) -> _Pattern:
     rows = read_rows(organization_id)
-    slug = rows["accounts_organization"][0]["slug"]
     moments: dict[str, datetime] = {}
     numbers: dict[str, list[str]] = {table: [] for table in _NUMBERED}
     accounts: dict[int, str] = {}
@@ -118,7 +138,9 @@ def _read_pattern(organization_id: UUID) -> _Pattern:
     statement += "; SET session_replication_role = origin"
     for value, mark in _values_of(rows).items():
         statement = statement.replace(value, json.dumps(_mark(mark))[1:-1])
-    return _Pattern(slug, statement, moments, numbers)
+    organization = Organization.objects.get(pk=organization_id)
+    workspace = Workspace.objects.get(organization=organization_id)
+    return _Pattern(organization, workspace, statement, moments, numbers)
 
 
 def _mark(name: str) -> str:
@@ -137,27 +159,39 @@ def _values_of(rows: dict[str, list[dict[str, Any]]]) -> dict[str, str]:
     return found | {event: f"event{at}" for at, event in enumerate(events)}
 
 
-def _copy(pattern: _Pattern) -> tuple[UUID, str, str]:
-    later = clock.now() - max(pattern.moments.values())
-    moments = {mark: moment + later for mark, moment in pattern.moments.items()}
-    organization_id = uuid4()
-    values: dict[str, Any] = {"organization": organization_id, "workspace": uuid4()}
-    values |= {mark: moment.isoformat() for mark, moment in moments.items()}
-    values |= {f"event{at}": new_event_id() for at in range(2)}
-    keys = []
-    for name, is_management in (("management", True), ("inference", False)):
-        secret = secrets.generate_api_key(is_management=is_management)
-        keys.append(secret.reveal())
-        values[f"{name}_id"] = uuid4()
-        values[f"{name}_digest"] = secrets.digest_api_key(secret.reveal())
-        values[f"{name}_label"] = json.dumps(secrets.label_api_key(secret))[1:-1]
+def _copy(pattern: _Pattern) -> CopiedTenant | None:
     with connection.cursor() as cursor:
-        for table, marks in pattern.numbers.items():
-            cursor.execute(
-                "SELECT nextval(pg_get_serial_sequence(%s, 'id')) FROM generate_series(1, %s)",
-                [table, len(marks)],
-            )
-            values |= dict(zip(marks, (number for (number,) in cursor.fetchall()), strict=True))
+        counts = [len(marks) for marks in pattern.numbers.values()]
+        cursor.execute(_ASK, [pattern.organization.slug, *counts])
+        is_free, *numbers = cursor.fetchone()
+        if not is_free:
+            return None
+        later = clock.now() - max(pattern.moments.values())
+        organization_id, workspace_id = uuid4(), uuid4()
+        values: dict[str, Any] = {"organization": organization_id, "workspace": workspace_id}
+        for marks, found in zip(pattern.numbers.values(), numbers, strict=True):
+            values |= zip(marks, found, strict=True)
+        for mark, moment in pattern.moments.items():
+            values[mark] = (moment + later).isoformat()
+        values |= {f"event{at}": new_event_id() for at in range(2)}
+        keys = []
+        for name, is_management in (("management", True), ("inference", False)):
+            secret = secrets.generate_api_key(is_management=is_management)
+            keys.append(secret.reveal())
+            values[f"{name}_id"] = uuid4()
+            values[f"{name}_digest"] = secrets.digest_api_key(secret.reveal())
+            values[f"{name}_label"] = json.dumps(secrets.label_api_key(secret))[1:-1]
         cursor.execute(_MARK.sub(lambda found: str(values[found[1]]), pattern.statement))
-    management, inference = keys
-    return organization_id, management, inference
+    organization = _copy_instance(pattern.organization, later, id=organization_id)
+    ids = {"id": workspace_id, "organization_id": organization_id}
+    return CopiedTenant(organization, _copy_instance(pattern.workspace, later, **ids), *keys)
+
+
+def _copy_instance(instance: _Row, later: timedelta, **ids: UUID) -> _Row:
+    """Returns the instance of a copied row, as if it were read from the database."""
+    names = [field.attname for field in instance._meta.concrete_fields]
+    values = {name: deepcopy(getattr(instance, name)) for name in names} | ids
+    for name, value in values.items():
+        if name.endswith("_at") and value is not None:
+            values[name] = value + later
+    return type(instance).from_db(connection.alias, names, list(values.values()))

@@ -64,9 +64,7 @@ def make_tenant(
     """Makes an organization with credits, or copies the first one that was made like this."""
     wish = (name, endpoint_limit, credits_usd)
     if copied := copy_tenant(wish):
-        organization_id, *keys = copied
-        organization = Organization.objects.get(pk=organization_id)
-        return Tenant(organization, workspace_for(organization_id, None), *keys)
+        return Tenant(*copied)
     organization = Organization.objects.create_organization(
         name=name, endpoint_limit=endpoint_limit
     )

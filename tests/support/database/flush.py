@@ -22,16 +22,18 @@ KEPT: Final = {
 }
 # A large table is truncated: deleted rows stay on the disk and slow later scans down.
 LARGE_BYTES: Final = 4 << 20
-_EXISTING: Final = (
-    "SELECT quote_ident(tablename) FROM pg_tables "
-    "WHERE schemaname = current_schema() AND tablename = ANY(%s)"
-)
-# The tables and partitions that have pages, each with whether it is large.
+_ASK: Final = """
+SELECT current_setting('is_superuser')::bool,
+    EXISTS (SELECT FROM pg_prepared_statements WHERE name = 'filled')
+"""
+# The tables and partitions that have pages, each with whether it is large. The names are constants
+# of a prepared statement, so that they are looked up once for a session.
 _FILLED: Final = """
-SELECT oid::regclass::text, pg_relation_size(oid) > %s
+PREPARE filled AS
+SELECT oid::regclass::text, pg_relation_size(oid) > {most}
 FROM pg_class
 WHERE relkind = 'r'
-AND CASE WHEN relispartition THEN pg_partition_root(oid) ELSE oid END = ANY(%s::regclass[])
+AND (CASE WHEN relispartition THEN pg_partition_root(oid) ELSE oid END)::regclass IN ({tables})
 AND pg_relation_size(oid) > 0
 """
 # What ``DISCARD ALL`` does, but for the plans.
@@ -50,16 +52,13 @@ def replace_flush(patch: Any) -> None:
     flush = TransactionTestCase._fixture_teardown
 
     def tear_down(test: Any) -> None:
-        if not is_superuser(connections["default"]):
+        names = test._databases_names(include_mirrors=False)
+        if not all(empty_tables(connections[name]) for name in names):
             flush(test)
             return
-        names = test._databases_names(include_mirrors=False)
         for connection in connections.all(initialized_only=True):
             if connection.alias not in names:
                 connection.close()
-        for name in names:
-            empty_tables(connections[name])
-            reset_session(connections[name])
         test.keeps_sessions = True
 
     def should_reload(test: Any) -> bool:
@@ -75,34 +74,47 @@ def is_superuser(connection: BaseDatabaseWrapper) -> bool:
         return bool(cursor.fetchone() == ("on",))
 
 
-def empty_tables(connection: BaseDatabaseWrapper) -> None:
-    """Deletes every row but those of content types and permissions.
+def empty_tables(connection: BaseDatabaseWrapper) -> bool:
+    """Deletes every row but those of content types and permissions, and resets the session.
+
+    Does nothing, and returns whether it did, for a user that is no superuser.
 
     ``flush`` gives each table a new file and then sends ``post_migrate``, which takes longer than
-    most tests. Most tables never had a row, so they have no page; the others hold a few rows.
+    most tests. Most tables never had a row, so they have no page; the others hold a few rows. Each
+    message costs as much as what it says, so there are three.
 
     The lock keeps a running service from writing between two of the statements. In the role of a
     replica PostgreSQL checks no foreign keys and fires no triggers, so the order does not matter
     and append-only tables can be emptied.
     """
+    tables = _find_names()
     with connection.cursor() as cursor:
-        cursor.execute(_EXISTING, [_find_names()])
-        tables = sorted(table for (table,) in cursor.fetchall())
-        cursor.execute("BEGIN")
-        cursor.execute("SET LOCAL session_replication_role = replica")
-        cursor.execute(f"LOCK TABLE {', '.join(tables)} IN EXCLUSIVE MODE")
-        cursor.execute(_FILLED, [LARGE_BYTES, tables])
-        # One message for all tables, and no plan over all partitions of a table.
+        cursor.execute(_ASK)
+        may_empty, is_prepared = cursor.fetchone()
+        if not may_empty:
+            return False
+        if not is_prepared:
+            names = ", ".join(f"'{table}'::regclass" for table in tables)
+            cursor.execute(_FILLED.format(most=LARGE_BYTES, tables=names))
+        cursor.execute(
+            "BEGIN; SET LOCAL session_replication_role = replica; "
+            f"LOCK TABLE {', '.join(tables)} IN EXCLUSIVE MODE; EXECUTE filled"
+        )
+        while cursor.nextset():
+            pass
+        # No plan over all partitions of a table.
         statements = [
             f"TRUNCATE {table} CASCADE" if is_large else f"DELETE FROM {table}"
             for table, is_large in cursor.fetchall()
         ]
-        cursor.execute("; ".join([*statements, "COMMIT"]))
+        cursor.execute("; ".join([*statements, "COMMIT", _RESET]))
+    connection.init_connection_state()
+    return True
 
 
 @cache
 def _find_names() -> list[str]:
-    """Returns the tables of all models, whether they exist or not."""
+    """Returns the tables of all models."""
     return sorted(set(connections["default"].introspection.django_table_names()) - KEPT)
 
 

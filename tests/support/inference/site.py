@@ -12,6 +12,7 @@ from typing import Any
 
 import requests
 from django.core.management import call_command
+from django.db import transaction
 
 from catalog.models import LanguageModel, ModelEndpoint, Provider
 from config.credentials import Secret
@@ -51,7 +52,8 @@ class Site:
     def publish(self, behaviour: str = "sim-echo", **fields: Any) -> ModelEndpoint:
         """Serves the model publicly, with the operator's credential."""
         fields = {"provider": self.provider, "model": self.model, **fields}
-        return factories.make_endpoint(**fields, upstream_model_id=behaviour)
+        with transaction.atomic(savepoint=False):
+            return factories.make_endpoint(**fields, upstream_model_id=behaviour)
 
     def own(self, behaviour: str = "sim-echo", **fields: Any) -> PrivateEndpoint:
         """Gives the tenant an active private endpoint; its validation met a good upstream."""
@@ -111,22 +113,28 @@ class Site:
 def make_site(
     server: str, upstream: Simulator, eventually: Callable[[Callable[[], bool]], None]
 ) -> Site:
-    """Creates the rows of a site: its tenant, its provider and its model."""
-    provider = factories.make_provider(
-        "acme", name="Acme AI", base_url=upstream.base_url, secret=Secret(OPERATOR_SECRET)
-    )
-    return Site(
-        server=server,
-        upstream=upstream,
-        tenant=factories.make_tenant(),
-        provider=provider,
-        model=factories.make_model(
+    """Creates the rows of a site: its tenant, its provider and its model.
+
+    A running service reads what has changed after each transaction, so there is one.
+    """
+    with transaction.atomic(savepoint=False):
+        provider = factories.make_provider(
+            "acme", name="Acme AI", base_url=upstream.base_url, secret=Secret(OPERATOR_SECRET)
+        )
+        tenant = factories.make_tenant()
+        model = factories.make_model(
             "acme/falcon",
             input_modalities=["text", "image", "audio", "video", "file"],
             output_modalities=["text", "embeddings"],
             # Unknown, so that prompts of any size are sent.
             context_length=None,
-        ),
+        )
+    return Site(
+        server=server,
+        upstream=upstream,
+        tenant=tenant,
+        provider=provider,
+        model=model,
         eventually=eventually,
     )
 

@@ -20,6 +20,8 @@ import pytest
 from tests.support.suite.tiers import path_of
 
 _DEPTH: Final = 12
+# With Python's own thresholds a twentieth of the time of a page is the collector's.
+_THRESHOLDS: Final = (10_000, 20, 20)
 _initialize: Final = psycopg.BaseConnection.__init__
 
 
@@ -59,6 +61,7 @@ def pytest_collection_finish() -> None:
     """Spares the collector the million objects of the modules and the tests, which stay."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(*_THRESHOLDS)
 
 
 @pytest.hookimpl(trylast=True)
