@@ -68,14 +68,14 @@ _REMEDIES: Final = {
     "the pooler's SHOW CLIENTS.",
     "timeout": "Statements run into their time limit: look for slow ones in pg_stat_activity.",
     "lock": "Another transaction holds a lock: find it in pg_stat_activity.",
-    "stopped": "It stops, starts or recovers: read its log.",
+    "stopped": "It stops, starts or recovers, or somebody ended the connection: read its log.",
     "broken": "A connection to it ended: it stopped, or a proxy or a pooler in between did that.",
     "pooler": "PgBouncer has no server, or waits before it connects again: let server_login_retry "
     "be 1 in its configuration.",
     "standby": "A commit waits for the synchronous standby: look whether that runs.",
     "input_output": "It cannot read or write its files: read its log.",
-    "pool": "No connection of this process became free: look for another reason beside it, then "
-    "for slow statements.",
+    "pool": "None of this process's connections (DATABASE_POOL_SIZE, "
+    "DATABASE_DATA_PLANE_CONNECTIONS) became free: look for another reason beside it.",
     "unreachable": "Look whether its host runs and can be reached.",
 }
 
@@ -146,10 +146,15 @@ outages: Final = Outages()
 
 
 class PoolFilter(logging.Filter):
-    """Drops the pool's line for each connection that it cannot open, and reports the error."""
+    """Drops the pool's line for each connection that it cannot open, and reports the error.
+
+    Drops those about connections that have ended, too: the statement that had one says why.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
         for argument in record.args if isinstance(record.args, tuple) else ():
+            if isinstance(argument, psycopg.Connection) and argument.closed:
+                return False
             if isinstance(argument, OperationalError | psycopg.OperationalError):
                 outages.report(argument)
                 return False

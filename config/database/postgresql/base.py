@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 from django.db.backends.postgresql import base
@@ -11,6 +11,9 @@ from django.db.backends.postgresql.schema import DatabaseSchemaEditor
 
 from config.database.outages import outages
 from config.database.patience import CHECK_SECONDS, OPEN_SECONDS, limit_write
+
+# Between two connections that a pooler without a server has opened at once.
+_PAUSE_SECONDS: Final = 0.1
 
 
 class SchemaEditor(DatabaseSchemaEditor):
@@ -40,11 +43,14 @@ class DatabaseWrapper(base.DatabaseWrapper):
         """Returns a connection; one of the pool has answered, or none does in time."""
         if not self.pool or not self.settings_dict["CONN_HEALTH_CHECKS"]:
             return super().get_new_connection(conn_params)
-        until = time.monotonic() + OPEN_SECONDS
+        until, kept = time.monotonic() + OPEN_SECONDS, self.pool.max_size
         try:
             session = super().get_new_connection(conn_params)
             while not session.answers(min(max(until - time.monotonic(), 0.3), CHECK_SECONDS)):
                 self.pool.putconn(session)
+                # What the pool had kept may all be closed, without a server that is away.
+                kept -= 1
+                time.sleep(0 if kept > 0 else _PAUSE_SECONDS)
                 if (left := until - time.monotonic()) <= 0:
                     raise psycopg.OperationalError("the server does not answer")
                 session = self.pool.getconn(left)

@@ -13,10 +13,11 @@ import psycopg
 import pytest
 from django.db import DatabaseError, connection, transaction
 from django.db.utils import OperationalError
+from psycopg_pool import PoolTimeout
 
 from config.api.handler import from_framework
 from config.database import outages as module
-from config.database.outages import Outages, find_reason, is_away
+from config.database.outages import Outages, PoolFilter, find_reason, is_away
 from config.server.logs import UnavailableFilter
 from tests.support.bulkheads.counters import sample
 from tests.support.machine.ports import reserved_port
@@ -153,6 +154,35 @@ def test_a_reason_is_logged_when_it_begins_each_minute_and_when_it_is_over(
     assert caplog.messages[4:] == [
         "the database takes statements again (connections): 1070 failed in 70 s"
     ]
+
+
+def test_a_pool_without_a_connection_blames_no_statement(caplog: pytest.LogCaptureFixture) -> None:
+    """It may as well be that none opens."""
+    Outages().report(PoolTimeout("couldn't get a connection after 1.50 sec"))
+    [told] = caplog.messages
+    assert told == (
+        "the database takes no statements (pool, 1 failed): couldn't get a connection after 1.50 "
+        "sec. None of this process's connections (DATABASE_POOL_SIZE, "
+        "DATABASE_DATA_PLANE_CONNECTIONS) became free: look for another reason beside it. Requests "
+        "get 503 until it does: see docs/runbooks.md"
+    )
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_the_pool_says_of_each_connection_is_not_logged() -> None:
+    counted = sample("causeway_database_failures_total", reason="connections")
+    refused = psycopg.OperationalError("sorry, too many clients already")
+    assert not keeps("error connecting in %r: %s", "pool-1", refused)
+    assert sample("causeway_database_failures_total", reason="connections") == counted + 1
+    with psycopg.connect(**connection.get_connection_params()) as session:
+        assert keeps("rolling back returned connection: %s", session)
+    assert not keeps("discarding closed connection: %s", session)
+    assert keeps("reconnection attempt in pool %r failed after %s sec", "pool-1", 2)
+
+
+def keeps(text: str, *arguments: object) -> bool:
+    """Returns whether a line of psycopg's pool is logged."""
+    return bool(PoolFilter().filter(logging.makeLogRecord({"msg": text, "args": arguments})))
 
 
 def test_responses_with_503_are_not_logged_one_by_one() -> None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -21,6 +22,7 @@ from config.api.handler import from_framework
 from config.database import patience
 from config.database.outages import find_reason, outages
 from config.database.patience import OPEN_SECONDS, CommitUnknown, PatientConnection
+from config.database.postgresql import base
 from config.local import postgres
 from tests.support.clusters.programs import descendants, send_signal
 from tests.support.database.pooler import needs_pgbouncer, run_pooler
@@ -269,14 +271,20 @@ def test_nothing_waits_for_a_server_that_hangs(
     assert (reading.closed, writing.closed, checked.closed) == (True, True, True)
 
 
-def test_a_request_gets_no_connection_to_a_server_that_hangs(waiting: str, wrapper: Any) -> None:
+def make_pooled(wrapper: Any, kind: type[PatientConnection], **changes: Any) -> Any:
+    """Returns a connection of Django that borrows from a pool of two."""
     options = {"max_size": 2, "min_size": 0, "timeout": OPEN_SECONDS, "reconnect_timeout": 2}
     settings = {
         **wrapper.settings_dict,
+        **changes,
         "CONN_HEALTH_CHECKS": True,
-        "OPTIONS": {"pool": {**options, "connection_class": PatientConnection}},
+        "OPTIONS": {"pool": {**options, "connection_class": kind}},
     }
-    pooled = type(wrapper)(settings, alias="patient_pool")
+    return type(wrapper)(settings, alias=f"patient_pool_{kind.__name__}")
+
+
+def test_a_request_gets_no_connection_to_a_server_that_hangs(waiting: str, wrapper: Any) -> None:
+    pooled = make_pooled(wrapper, PatientConnection)
 
     def connects() -> bool:
         try:
@@ -319,3 +327,49 @@ def test_a_check_does_not_wait_for_the_server_of_a_pooler() -> None:
         postgres.stop(directory)
         assert not session.answers()
         assert session.closed
+
+
+class AskedConnection(PatientConnection):
+    asked = 0
+
+    def answers(self, *args: Any) -> bool:
+        AskedConnection.asked += 1
+        return super().answers(*args)
+
+
+@needs_pgbouncer
+def test_a_pooler_without_a_server_is_asked_with_pauses(
+    wrapper: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It opens every connection at once, and then ends it."""
+    now = 0.0
+
+    def read() -> float:
+        nonlocal now
+        now += 1
+        return now
+
+    def pause(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(base, "time", SimpleNamespace(monotonic=read, sleep=pause))
+    monkeypatch.setattr(base, "OPEN_SECONDS", 300.0)
+    monkeypatch.setattr(base, "_PAUSE_SECONDS", 100.0)
+    with run_server() as (url, directory), run_pooler(url) as pooler:
+        given = psycopg.conninfo.conninfo_to_dict(pooler.url(url))
+        changes = {"NAME": given["dbname"], "USER": given["user"]}
+        changes |= {"HOST": given["host"], "PORT": given["port"]}
+        pooled = make_pooled(wrapper, AskedConnection, **changes)
+        try:
+            pooled.ensure_connection()
+            pooled.close()
+            postgres.stop(directory)
+            AskedConnection.asked = 0
+            with pytest.raises(OperationalError, match="does not answer"):
+                pooled.ensure_connection()
+            # Two that the pool may have kept, the second after a pause, and two more.
+            assert AskedConnection.asked == 4
+        finally:
+            pooled.close()
+            pooled.close_pool()
