@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any, Final
 
 import psycopg
@@ -32,7 +32,7 @@ CHECK_SECONDS: Final = 0.8
 _CANCEL_SECONDS: Final = 0.2
 # A commit that waits for its standby has its locks. A pooler passes no options of a session on.
 _LIMIT_LOCKS: Final = f"SET LOCAL lock_timeout = {COMMIT_SECONDS * 1000:.0f}".encode()
-_WRITES: Final = re.compile(r"\s*(INSERT|UPDATE|DELETE)")
+_WRITES: Final = re.compile(r"\s*(WITH\b.*)?\b(INSERT|UPDATE|DELETE)\b", re.DOTALL)
 
 
 class CommitUnknown(psycopg.OperationalError):
@@ -42,13 +42,13 @@ class CommitUnknown(psycopg.OperationalError):
 class PatientConnection(psycopg.Connection[Any]):
     """A connection whose commits, checks and waits for locks have a time limit."""
 
-    # Whether the transaction is of a file, and has none.
-    is_long = False
+    # That of the transaction that runs; the one of a file has none.
+    commit_seconds: float | None = COMMIT_SECONDS
     _seconds: float | None = None
     _is_canceled = False
 
     @contextmanager
-    def limiting(self, seconds: float) -> Iterator[None]:
+    def limiting(self, seconds: float | None) -> Iterator[None]:
         """Cancels what runs longer; raises :class:`CommitUnknown` if it may be stored."""
         self._seconds, self._is_canceled = seconds, False
         try:
@@ -65,19 +65,14 @@ class PatientConnection(psycopg.Connection[Any]):
             raise CommitUnknown("the commit was not confirmed in time")
 
     def commit(self) -> None:
-        limit = nullcontext() if self.is_long else self.limiting(COMMIT_SECONDS)
-        self.is_long = False
-        with limit:
+        with self.limiting(self.commit_seconds):
             super().commit()
-
-    def rollback(self) -> None:
-        self.is_long = False
-        super().rollback()
 
     def _start_query(self) -> Any:
         was_idle = self.info.transaction_status is TransactionStatus.IDLE
         yield from super()._start_query()
         if was_idle and not self.autocommit:
+            self.commit_seconds = COMMIT_SECONDS
             yield from self._exec_command(_LIMIT_LOCKS)
 
     def execute(self, query: Any, *args: Any, **options: Any) -> Any:
@@ -144,4 +139,4 @@ def take_time() -> None:
     session = default_connection.connection
     if isinstance(session, PatientConnection):
         session.execute("SET LOCAL lock_timeout = 0")
-        session.is_long = True
+        session.commit_seconds = None

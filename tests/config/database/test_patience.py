@@ -21,7 +21,12 @@ from config.api.errors import OutcomeUnknown, Unavailable
 from config.api.handler import from_framework
 from config.database import patience
 from config.database.outages import find_reason, outages
-from config.database.patience import OPEN_SECONDS, CommitUnknown, PatientConnection
+from config.database.patience import (
+    COMMIT_SECONDS,
+    OPEN_SECONDS,
+    CommitUnknown,
+    PatientConnection,
+)
 from config.database.postgresql import base
 from config.local import postgres
 from tests.support.clusters.programs import descendants, send_signal
@@ -120,10 +125,14 @@ def test_the_answer_says_that_the_outcome_is_unknown(waiting: str, wrapper: Any)
     assert (answer.status, answer.headers) == (503, {"Retry-After": "1"})
     assert numbers(waiting) == [3]
     # A statement without a transaction commits too.
-    with pytest.raises(OperationalError) as caught, wrapper.cursor() as cursor:
-        cursor.execute("UPDATE kept SET number = 4")
-    assert isinstance(from_framework(caught.value), OutcomeUnknown)
-    assert numbers(waiting) == [4]
+    for number, statement in (
+        (4, "UPDATE kept SET number = 4"),
+        (5, "WITH one AS (\nSELECT 5 AS n) UPDATE kept SET number = n FROM one"),
+    ):
+        with pytest.raises(OperationalError) as caught, wrapper.cursor() as cursor:
+            cursor.execute(statement)
+        assert isinstance(from_framework(caught.value), OutcomeUnknown)
+        assert numbers(waiting) == [number]
 
 
 def test_a_statement_may_be_composed(waiting: str, wrapper: Any) -> None:
@@ -219,9 +228,14 @@ def test_a_commit_that_the_server_refuses_has_changed_nothing(waiting: str) -> N
             session.commit()
 
 
-def test_a_server_that_ends_a_commit_leaves_its_outcome_unknown(waiting: str) -> None:
+@pytest.mark.parametrize("seconds", [COMMIT_SECONDS, None])
+def test_a_server_that_ends_a_commit_leaves_its_outcome_unknown(
+    waiting: str, seconds: float | None
+) -> None:
+    """That of a file waits without a limit."""
     with PatientConnection.connect(waiting) as session:
         session.execute("INSERT INTO kept VALUES (6)")
+        session.commit_seconds = seconds
         pid = session.info.backend_pid
 
         def end() -> None:
