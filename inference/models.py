@@ -326,10 +326,6 @@ class HistoryLossManager(models.Manager["HistoryLoss"]):
             self.bulk_create([loss], ignore_conflicts=True)
             record_event("history.lost", organization=None, data=told, once=str(loss.pk))
 
-    def take_back(self, loss: HistoryLoss) -> None:
-        """Deletes a loss that nobody has accepted, because nothing is lost in this database."""
-        self.filter(pk=loss.pk, accepted_at=None).delete()
-
     def accept(self) -> list[HistoryLoss]:
         """Acknowledges every open loss, and returns them; workers then settle and admit again.
 

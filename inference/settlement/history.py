@@ -103,7 +103,8 @@ class History:
             if not await self._settle_again(connection):
                 if beat.is_accepted is False:
                     # It was told to this database while its history came back.
-                    await run_in_thread(HistoryLoss.objects.take_back, self._loss)
+                    told = HistoryLoss.objects.filter(pk=self._loss.pk, accepted_at=None)
+                    await run_in_thread(told.delete)
                 self._loss, self._confirmed, self._memory.is_kept = None, 0, False
                 self._timelines[cluster] = beat.timeline
         elif self._loss is None and beat.written is not None:
