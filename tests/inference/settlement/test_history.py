@@ -15,7 +15,9 @@ from typing import Any
 import psycopg
 import pytest
 import requests
+from django.contrib.auth.models import User
 from django.db import connection as django_connection
+from django.test import Client
 from psycopg.sql import SQL, Identifier
 
 from billing import ledger
@@ -379,6 +381,30 @@ def test_a_loss_that_another_worker_noticed_stops_this_one(
     HistoryLoss.objects.accept()
     followed(history, {})
     assert not readiness.is_history_lost
+
+
+def test_the_console_says_what_was_lost_since_when(followed: Callable[..., History]) -> None:
+    client = Client()
+    client.force_login(User.objects.create_superuser("ada"))
+
+    def find_alerts() -> list[str]:
+        alerts = client.get("/admin/").context["inbox"].alerts
+        return [alert.text for alert in alerts if "lost" in alert.text]
+
+    history = followed(History(CommitMemory(), list), {})
+    assert find_alerts() == []
+    WorkerBeat.objects.filter(pk=history.worker).delete()
+    followed(history, {})
+    loss = HistoryLoss.objects.get()
+    [text] = find_alerts()
+    assert text == (
+        f"The database lost what the worker {history.worker} had stored since "
+        f"{loss.since:%Y-%m-%d %H:%M:%S} UTC, until {loss.until:%H:%M:%S}: nothing is admitted. "
+        "Bring the right database back, or run `manage.py accept_history`."
+    )
+    HistoryLoss.objects.accept()
+    followed(history, {}, {})
+    assert find_alerts() == []
 
 
 def test_each_new_connection_asks_for_a_heartbeat(transactional_db: None) -> None:
