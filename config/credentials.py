@@ -14,12 +14,16 @@ _BARE_KEY: Final = re.compile(r"[!-~]{8,4096}")
 
 
 class Secret:
-    """A secret text that does not print itself; only :meth:`reveal` returns the value."""
+    """A secret text that does not print itself; only :meth:`reveal` returns the value.
 
-    __slots__ = ("_value",)
+    ``is_object`` says that it is the text of a JSON object, which may state more than a key.
+    """
+
+    __slots__ = ("_value", "is_object")
 
     def __init__(self, value: str) -> None:
         self._value = value
+        self.is_object = value.startswith("{")
 
     def reveal(self) -> str:
         return self._value

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from config.credentials import Secret
 from config.egress.addresses import EgressPolicy, InvalidURL, parse_base_url
+from config.egress.rules import find_header_problem
 
 MASK: Final = "********"
 METHODS: Final = ("POST", "PUT")
@@ -20,16 +20,6 @@ _MEMBERS: Final[Mapping[str, frozenset[str]]] = {
     "webhook": frozenset(["url", "headers", "method"]),
 }
 _MAX_HEADERS: Final = 20
-_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
-_VALUE: Final = re.compile(r"[!-~](?:[ -~]{0,4094}[!-~])?")
-# The client writes these, or they change how a message is read.
-_RESERVED: Final = frozenset(
-    [
-        "accept", "accept-encoding", "connection", "content-encoding", "content-length",
-        "content-type", "expect", "host", "keep-alive", "proxy-authorization", "proxy-connection",
-        "te", "trailer", "transfer-encoding", "upgrade", "user-agent", "x-test-connection",
-    ]
-)  # fmt: skip
 
 
 class InvalidReceiver(ValueError):
@@ -126,17 +116,10 @@ def _read_headers(given: Any, kept: Mapping[str, str]) -> dict[str, str]:
         raise InvalidReceiver("headers", f"Must have at most {_MAX_HEADERS} entries.")
     headers: dict[str, str] = {}
     for name, value in given.items():
-        if not _NAME.fullmatch(name):
-            raise InvalidReceiver("headers", "Each name must be a header name in ASCII.")
-        if name.lower() in _RESERVED:
-            raise InvalidReceiver(f"headers.{name}", "This service sets this header itself.")
+        stated: Any = kept.get(name) if value == MASK else value
         if name.lower() in {other.lower() for other in headers}:
             raise InvalidReceiver(f"headers.{name}", "Must be given once.")
-        if value == MASK and name in kept:
-            value = kept[name]
-        if not isinstance(value, str) or value == MASK or not _VALUE.fullmatch(value):
-            raise InvalidReceiver(
-                f"headers.{name}", "Must be 1 to 4096 visible ASCII characters and spaces."
-            )
-        headers[name] = value
+        if problem := find_header_problem(name, stated):
+            raise InvalidReceiver(f"headers.{name[:100]}", problem)
+        headers[name] = stated
     return headers

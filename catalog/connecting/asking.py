@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from typing import Any, Final, NamedTuple
@@ -23,6 +23,7 @@ from catalog.dialects.base import (
     Operation,
     ProviderFailure,
     Untranslatable,
+    build_stated,
     clean_message,
     parse_error,
 )
@@ -197,8 +198,7 @@ async def list_models(
         bases.append(f"{server.base_url}/v1")
     answers: list[tuple[int, bytes]] = []
     for base in bases:
-        headers = server.secret.in_header("Authorization", "Bearer ")
-        request = OutboundRequest("GET", f"{base}/models", headers)
+        request = _build(_build_list, Call(Operation.CHAT, base, "", server.secret, {}))
         status, body = await _exchange(client, server, request, _LIST_SECONDS)
         if status == 200 and (rows := read_models(body)) is not None:
             return base, rows
@@ -218,6 +218,18 @@ async def list_models(
         "is the path right? It often ends in /v1. If the server has no list, "
         f"{server.advice.models}."
     )
+
+
+def _build_list(call: Call) -> OutboundRequest:
+    login = call.secret.in_header("Authorization", "Bearer ")
+    return OutboundRequest("GET", f"{call.base_url}/models", login)
+
+
+def _build(build: Callable[[Call], OutboundRequest], call: Call) -> OutboundRequest:
+    try:
+        return build_stated(build, call)
+    except (Untranslatable, InvalidCredential) as exc:
+        raise ConnectRefused(str(exc)) from None
 
 
 async def try_model(
@@ -245,10 +257,7 @@ async def try_model(
     bounds = _BOUNDS if "messages" in fields else ({},)
     started = time.monotonic()
     for number, bound in enumerate(bounds, 1):
-        try:
-            request = dialect.build(msgspec.structs.replace(call, fields={**fields, **bound}))
-        except (Untranslatable, InvalidCredential) as exc:
-            raise ConnectRefused(str(exc)) from None
+        request = _build(dialect.build, msgspec.structs.replace(call, fields={**fields, **bound}))
         status, body = await _exchange(client, server, request, _TRY_SECONDS)
         if status not in (400, 422) or number == len(bounds):
             break

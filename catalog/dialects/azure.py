@@ -2,7 +2,9 @@
 
 https://learn.microsoft.com/en-us/azure/ai-foundry/openai/reference describes two routes, both with
 the key in ``api-key``: the v1 interface has no version and names the deployment in the body; the
-dated interface names the deployment in the path. Neither serves Claude; see :mod:`azure_claude`.
+dated interface names the deployment in the path. The inference interface of Foundry, ``/models``,
+is used where the credential's target URI names it. None of them serves Claude; see
+:mod:`azure_claude`.
 """
 
 from __future__ import annotations
@@ -30,24 +32,22 @@ def host(base_url: str | None, secret: Secret) -> str:
 
 def build(call: Call) -> OutboundRequest:
     credential = credentials.parse_azure(call.secret)
-    if credential.api_version is None:
-        path = f"v1/{openai.path(call)}"
+    if credential.interface == "models":
+        path = f"models/{openai.path(call)}"
+    elif credential.is_dated:
+        path = f"openai/deployments/{quote(call.model, safe='')}/{openai.path(call)}"
     else:
-        deployment = quote(call.model, safe="")
-        path = f"deployments/{deployment}/{openai.path(call)}?api-version={credential.api_version}"
-    return openai.build_request(
-        call, f"https://{credential.host}/openai/{path}", {"api-key": credential.api_key.reveal()}
-    )
+        path = f"openai/v1/{openai.path(call)}"
+    login = credential.api_key.in_header("api-key")
+    return openai.build_request(call, credential.address(path), login)
 
 
 def _build_native(call: Call) -> OutboundRequest:
     credential = credentials.parse_azure(call.secret)
-    version = credential.api_version
     # The dated interface, too, names the deployment in the body here.
-    path = f"v1/{PATH}" if version is None else f"{PATH}?api-version={version}"
-    return build_response(
-        call, f"https://{credential.host}/openai/{path}", {"api-key": credential.api_key.reveal()}
-    )
+    path = f"openai/{PATH}" if credential.is_dated else f"openai/v1/{PATH}"
+    login = credential.api_key.in_header("api-key")
+    return build_response(call, credential.address(path), login)
 
 
 native: Final = NativeResponses(host, _build_native, names_deployments)

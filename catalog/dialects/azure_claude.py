@@ -1,8 +1,8 @@
 """Claude in Microsoft Foundry: Anthropic's wire format at a host of Foundry.
 
 https://learn.microsoft.com/en-us/azure/ai-foundry/foundry-models/how-to/use-foundry-models-claude
-describes it. The credential must name the Foundry host itself: the names of a resource's other
-hosts do not show whether it is a Foundry resource.
+describes it. The credential must name the Foundry host itself, or the target URI of a deployment of
+Claude: the names of a resource's other hosts do not show whether it is a Foundry resource.
 """
 
 from __future__ import annotations
@@ -29,10 +29,13 @@ _encode = msgspec.json.Encoder().encode
 
 
 def host(base_url: str | None, secret: Secret) -> str:
-    found = credentials.parse_azure(secret).host
-    if _FOUNDRY not in found:
-        raise InvalidCredential("Claude is served only at the host of a Foundry (services.ai).")
-    return found
+    found = credentials.parse_azure(secret)
+    if _FOUNDRY not in found.host and found.interface != "anthropic":
+        raise InvalidCredential(
+            "Claude is served only at the host of a Foundry (services.ai), or at a target URI with "
+            "/anthropic."
+        )
+    return found.host
 
 
 def build(call: Call) -> OutboundRequest:
@@ -51,12 +54,12 @@ def build_native(call: Call) -> OutboundRequest:
 
 def _post(call: Call, headers: dict[str, str], body: dict[str, Any]) -> OutboundRequest:
     try:
-        foundry_host = host(None, call.secret)
+        host(None, call.secret)
     except InvalidCredential as exc:
         raise Untranslatable(str(exc)) from None
     return OutboundRequest(
         method="POST",
-        url=f"https://{foundry_host}/anthropic/v1/messages",
+        url=f"{credentials.parse_azure(call.secret).root}/anthropic/v1/messages",
         headers=headers,
         body=_encode(body),
     )

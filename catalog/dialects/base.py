@@ -13,7 +13,11 @@ import msgspec
 
 from catalog.abilities import UNSTATED, Abilities
 from catalog.capabilities import UNDESCRIBED, Capabilities, NativeFormat
-from catalog.dialects.shared.credentials import sensitive_parts
+from catalog.dialects.shared.credentials import (
+    InvalidCredential,
+    read_stated,
+    sensitive_parts,
+)
 from catalog.dialects.shared.multipart import FormPart
 from catalog.pricing import Usage
 from config.api.scanning import BoundExceeded, Bounds, scan
@@ -483,6 +487,26 @@ def post_json(
     accepted = "text/event-stream" if call.stream else "application/json"
     headers = {**login, "Content-Type": kind, "Accept": accepted}
     return OutboundRequest("POST", url, headers, body)
+
+
+def build_stated(build: Callable[[Call], OutboundRequest], call: Call) -> OutboundRequest:
+    """Builds the request of a call, with the headers and the query that its secret states.
+
+    The owner's headers take the place of the dialect's. Raises :class:`Untranslatable` for a secret
+    that an earlier release took.
+    """
+    if not call.secret.is_object:
+        return build(call)
+    try:
+        stated = read_stated(call.secret)
+    except InvalidCredential as exc:
+        raise Untranslatable(str(exc)) from None
+    made = build(msgspec.structs.replace(call, secret=stated.secret))
+    folded = {name.lower() for name in stated.headers}
+    kept = {name: text for name, text in made.headers.items() if name.lower() not in folded}
+    mark = "&" if "?" in made.url else "?"
+    url = f"{made.url}{mark}{stated.query}" if stated.query else made.url
+    return replace(made, url=url, headers={**kept, **stated.headers})
 
 
 def clean_message(text: str, secret: Secret) -> str:

@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import certifi
 
@@ -43,6 +43,12 @@ _CERTIFICATE: Final = re.compile(
     r"-----BEGIN CERTIFICATE-----[A-Za-z0-9+/=\s]+-----END CERTIFICATE-----"
 )
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+# The client writes these, or they change how a message is read or where it seems to come from.
+_RESERVED: Final = re.compile(
+    r"(?i)accept|accept-encoding|connection|content-.*|expect|forwarded|host|http2-settings"
+    r"|keep-alive|proxy-.*|te|trailers?|transfer-encoding|upgrade|user-agent|via|x-forwarded-.*"
+)
+_VALUE: Final = re.compile(r"[!-~](?:[ -~]{0,4094}[!-~])?")
 
 
 class TimeLimits(NamedTuple):
@@ -75,13 +81,13 @@ def tighten(limit: float, own: int | None) -> float:
 
 @dataclass(slots=True)
 class OutboundRequest:
-    """An HTTP request; `repr` omits headers and body, so that no traceback shows them.
+    """An HTTP request; `repr` shows the method alone, so that no traceback shows a secret.
 
     `rest` are the pieces of the body after `body`: long data that is not copied into one piece.
     """
 
     method: str
-    url: str
+    url: str = field(repr=False)
     headers: Mapping[str, str] = field(repr=False)
     body: bytes = field(default=b"", repr=False)
     rest: Sequence[bytes | memoryview] = field(default=(), repr=False)
@@ -179,6 +185,17 @@ def are_valid_headers(headers: Mapping[str, str]) -> bool:
     return (
         values.isascii() and values.isprintable() and (not names or bool(_TOKEN.fullmatch(names)))
     )
+
+
+def find_header_problem(name: str, value: Any) -> str | None:
+    """Returns why a request may not have a header that its owner states; ``None`` if it may."""
+    if not _TOKEN.fullmatch(name) or len(name) > 100:
+        return "Each name must be a header name in ASCII."
+    if _RESERVED.fullmatch(name):
+        return "This service sets this header itself."
+    if not isinstance(value, str) or not _VALUE.fullmatch(value):
+        return "Must be 1 to 4096 visible ASCII characters and spaces."
+    return None
 
 
 def find_head_problem(status: int, encoding: str | None) -> EgressError | None:

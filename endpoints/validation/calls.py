@@ -19,6 +19,7 @@ from catalog.dialects.base import (
     InvalidReply,
     ProviderFailure,
     Reply,
+    build_stated,
     clean_message,
     parse_error,
 )
@@ -178,7 +179,8 @@ class DeploymentCaller:
     async def _send(self, call: Call) -> OutboundResponse:
         """Sends a call, notes that the secret has left, and returns the head of the response."""
         timeout = self.limits.seconds
-        response = await self._egress_client.start(self.dialect.build(call), idle_timeout=timeout)
+        request = build_stated(self.dialect.build, call)
+        response = await self._egress_client.start(request, idle_timeout=timeout)
         self.result.has_sent = True
         try:
             await response.receive_head(timeout)

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -29,6 +30,7 @@ from catalog.dialects.base import (
     ProviderFailure,
     Reply,
     Untranslatable,
+    build_stated,
     check_answer,
 )
 from catalog.dialects.openai.speech import SpeechParser
@@ -475,9 +477,8 @@ class Attempts:
                 fields, self._names = fit_names(call.fields, target)
                 call = replace(call, fields=fields)
                 break
-        outbound = await self._workload.run(
-            request.size, dialect.build, call, copies=_BUILDING_COPIES
-        )
+        build = partial(build_stated, dialect.build) if call.secret.is_object else dialect.build
+        outbound = await self._workload.run(request.size, build, call, copies=_BUILDING_COPIES)
         if settings.TRACE_UPSTREAMS:
             outbound = self._watcher.trace_request(outbound)
         # What was made for the upstream is in memory until it answers.

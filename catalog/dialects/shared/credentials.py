@@ -1,7 +1,9 @@
-"""Parses the credentials that name their host: those of Azure, Amazon Bedrock and Google Vertex.
+"""Parses the credentials that are the text of one JSON object.
 
-Each is the text of one JSON object. A URL is built from its members, so every member must match a
-pattern as a whole, every host ends in a suffix from a fixed list, and unknown members are refused.
+Those of Azure, Amazon Bedrock and Google Vertex name their host. A URL is built from their members,
+so every member must match a pattern as a whole; the hosts of Bedrock and Vertex end in a suffix
+from a fixed list. Others state headers and query parameters beside a key. Unknown members are
+refused.
 """
 
 from __future__ import annotations
@@ -12,10 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import quote, urlencode, urlsplit
 
-from config.credentials import Secret
+from config.credentials import NO_SECRET, Secret
+from config.egress.addresses import ANYWHERE, EgressPolicy, InvalidURL, parse_base_url
+from config.egress.rules import find_header_problem
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
@@ -27,16 +31,21 @@ _KEY: Final = re.compile(r"[!-~]{8,8192}")
 _TEXT: Final = re.compile(r"[ -~]{0,2048}")
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/=]{16,8192}")
 
-# The last three labels of every host of Azure's model services: public, Government and China.
-_AZURE_SERVICES: Final = ("openai", "cognitiveservices", "services.ai")
-_AZURE_CLOUDS: Final = ("azure.com", "azure.us", "azure.cn")
-AZURE_SUFFIXES: Final = frozenset(
-    f"{service}.{cloud}" for service in _AZURE_SERVICES for cloud in _AZURE_CLOUDS
-)
+# What may stand beside a key, or instead of it.
+_MOST_STATED: Final = 16
+_MOST_STATED_LENGTH: Final = 4096
+_QUERY_NAME: Final = re.compile(r"(?!alt\Z)[A-Za-z0-9$_.~-]{1,100}")
+_QUERY_VALUE: Final = re.compile(r"[ -~]{1,4096}")
+# Shorter texts are no secrets: masking them would take the words out of a message.
+_LEAST_MASKED: Final = 8
+
+# A resource, an API manager's prefix, or the target URI of a deployment as the portal shows it.
 _AZURE_URL: Final = re.compile(
-    r"https://([A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?)\.([A-Za-z.]+)/?"
+    r"(?=.{1,2048}\Z)(https://[^?#]+?)(?:/(openai|models|anthropic)(?:/[^?#]*)?)?/?(?:\?api-version=([^&#]*))?"
 )
-_API_VERSION: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:-preview)?")
+_API_VERSION: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:-preview)?|preview")
+# The address is judged at each connection.
+_ANY_POLICY: Final = EgressPolicy(allowed_networks=ANYWHERE)
 
 # Excludes the regions of the isolated partitions, which have no public host names.
 _REGION: Final = re.compile(r"(?!(?:us|eu)-iso)(?:[a-z]{2}|eusc)(?:-[a-z]+)+-[0-9]{1,2}")
@@ -69,11 +78,25 @@ class InvalidCredential(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AzureCredential:
-    """The key of a resource. A dated ``api_version`` selects the older, dated interface."""
+    """The key of a resource, or of what stands before it, at the address ``root``.
+
+    A dated ``api_version`` selects the older, dated interface. ``interface`` is that of the target
+    URI, if the credential has one.
+    """
 
     host: str
     api_key: Secret
     api_version: str | None
+    root: str = ""
+    interface: str | None = None
+
+    @property
+    def is_dated(self) -> bool:
+        return self.api_version not in (None, "preview")
+
+    def address(self, path: str) -> str:
+        version = "" if self.api_version is None else f"?api-version={self.api_version}"
+        return f"{self.root}/{path}{version}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,35 +140,83 @@ class VertexCredential:
         return f"{self.location}-aiplatform.googleapis.com"
 
 
+class Stated(NamedTuple):
+    """What a secret states: what the dialect gets as the secret, and what joins each request."""
+
+    secret: Secret
+    headers: Mapping[str, str]
+    query: str
+
+
 def host_of_url(base_url: str | None, secret: Secret) -> str:
-    """Returns the host of a format whose secret names none."""
+    """Returns the host of a format whose secret names none; raises :class:`InvalidCredential`."""
+    if secret.is_object and read_stated(secret).secret.is_object:
+        raise InvalidCredential("The credential has an unknown member; remove it.")
     return urlsplit(base_url or "").hostname or ""
+
+
+@lru_cache(maxsize=4096)
+def read_stated(secret: Secret) -> Stated:
+    """Parses ``{"api_key"?, "headers"?: {…}, "query"?: {…}}``, with other members for Azure.
+
+    Raises :class:`InvalidCredential`.
+    """
+    members = _parse_object(secret)
+    headers, query = [
+        {} if (table := members.pop(name, None)) is None else table for name in ("headers", "query")
+    ]
+    if not all(isinstance(each, dict) and len(each) <= _MOST_STATED for each in (headers, query)):
+        raise InvalidCredential("The credential's headers and query must be objects of 16 members.")
+    if len(json.dumps((headers, query))) > _MOST_STATED_LENGTH:
+        raise InvalidCredential("The credential's headers and query must have at most 4 kB.")
+    for name, value in headers.items():
+        if problem := find_header_problem(name, value):
+            raise InvalidCredential(f"The credential's headers.{name[:100]}: {problem}")
+    folded = {name.lower() for name in headers}
+    if len(folded) < len(headers) or ("authorization" in folded and "api_key" in members):
+        raise InvalidCredential("The credential's headers state one header twice.")
+    for name, value in query.items():
+        is_text = isinstance(value, str) and _QUERY_VALUE.fullmatch(value)
+        if not (is_text and _QUERY_NAME.fullmatch(name)):
+            raise InvalidCredential(f"The credential's query.{name[:100]} is not valid.")
+    rest = secret
+    if not members.keys() - {"api_key"}:
+        if not (members or headers or query):
+            raise InvalidCredential("The credential must have api_key, headers or query.")
+        key = _match_members(members, required={}, optional={"api_key": _KEY}).get("api_key")
+        rest = NO_SECRET if key is None else Secret(key)
+    return Stated(rest, headers, urlencode(query, quote_via=quote))
 
 
 # Parsing a private key takes milliseconds, so each process parses each credential once.
 @lru_cache(maxsize=4096)
 def parse_azure(secret: Secret) -> AzureCredential:
-    """Parses ``{"api_key", "endpoint_url"[, "api_version"]}``.
+    """Parses ``{"api_key"?, "endpoint_url"[, "api_version"]}``, with what may stand beside them.
 
-    The URL is that of a resource, ``https://NAME.SUFFIX``. Raises :class:`InvalidCredential`.
+    Raises :class:`InvalidCredential`.
     """
+    given = _parse_object(secret)
+    _, headers, query = read_stated(secret)
     members = _match_members(
-        _parse_object(secret),
-        required={"api_key": _KEY, "endpoint_url": _AZURE_URL},
-        optional={"api_version": _API_VERSION},
+        {name: value for name, value in given.items() if name not in ("headers", "query")},
+        required={"endpoint_url": _AZURE_URL},
+        optional={"api_key": _KEY, "api_version": _API_VERSION},
     )
+    if not ("api_key" in members or headers or query):
+        raise InvalidCredential("The credential must have api_key.")
     match = _AZURE_URL.fullmatch(members["endpoint_url"])
     assert match is not None
-    name, suffix = match[1].lower(), match[2].lower()
-    if suffix not in AZURE_SUFFIXES:
-        raise InvalidCredential(
-            "The credential's endpoint_url must be the URL of an Azure resource."
-        )
-    return AzureCredential(
-        host=f"{name}.{suffix}",
-        api_key=Secret(members["api_key"]),
-        api_version=members.get("api_version"),
-    )
+    version = members.get("api_version", match[3])
+    try:
+        base = parse_base_url(match[1], policy=_ANY_POLICY)
+    except InvalidURL as exc:
+        raise InvalidCredential(f"The credential's endpoint_url is not valid: {exc}.") from None
+    if version is not None and not _API_VERSION.fullmatch(version):
+        raise InvalidCredential("The api-version of the credential's endpoint_url is not valid.")
+    if match[3] not in (None, version) or (version and "api-version=" in query):
+        raise InvalidCredential("The credential states two versions; leave one of them out.")
+    key = Secret(members.get("api_key", ""))
+    return AzureCredential(base.host, key, version, base.text, match[2])
 
 
 @lru_cache(maxsize=4096)
@@ -227,6 +298,11 @@ def sensitive_parts(secret: Secret) -> list[str]:
                     for name, value in holder.items()
                     if name in _SENSITIVE and isinstance(value, str) and value
                 ]
+        for table in (members.get("headers"), members.get("query")):
+            for value in table.values() if isinstance(table, dict) else ():
+                # A server may repeat a token without its scheme, or a part of its URL.
+                shown = (str(value), str(value).rpartition(" ")[2], quote(str(value), safe=""))
+                parts += [text for text in shown if len(text) >= _LEAST_MASKED]
     return parts
 
 

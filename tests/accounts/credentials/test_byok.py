@@ -90,11 +90,9 @@ def test_create_returns_every_field_except_the_secret(
     ],
 )
 def test_the_label_of_a_json_credential_shows_the_end_of_its_key(
-    management: APIClient, provider: Provider, members: dict[str, Any], label: str
+    members: dict[str, Any], label: str
 ) -> None:
-    response = post(management, {"provider": "acme", "key": json.dumps(members)})
-    assert (response.status_code, response.json()["data"]["label"]) == (201, label)
-    assert ByokCredential.objects.get().reveal() == Secret(json.dumps(members))
+    assert Secret(json.dumps(members)).label == label
 
 
 def test_create_stores_every_field(
@@ -153,8 +151,8 @@ def test_no_response_log_or_row_contains_the_secret(
     [
         "12345678",
         "~" * 4096,
-        '{"api_key": "x"}',
-        '{"region": "eu-west-1",\n "api_key": "x"}',
+        '{"api_key": "12345678"}',
+        '{"query": {"a": "b"},\n "headers": {"X-Key": "x"}}',
     ],
 )
 def test_create_accepts_a_secret(management: APIClient, provider: Provider, key: str) -> None:

@@ -142,7 +142,7 @@ RULE = {"field": "model", "operator": "equals", "value": "acme/falcon"}
         ({"config": {**ENDPOINT, "headers": {"Host": "a"}}}, "config.headers.Host"),
         ({"config": {**ENDPOINT, "headers": {"content-length": "1"}}},
          "config.headers.content-length"),
-        ({"config": {**ENDPOINT, "headers": {"A b": "1"}}}, "config.headers"),
+        ({"config": {**ENDPOINT, "headers": {"A b": "1"}}}, "config.headers.A b"),
         ({"config": {**ENDPOINT, "headers": {"A": "1\r\nB: 2"}}}, "config.headers.A"),
         ({"config": {**ENDPOINT, "headers": {"A": MASK}}}, "config.headers.A"),
         ({"config": {**ENDPOINT, "headers": {"A": "1", "a": "2"}}}, "config.headers.a"),

@@ -149,7 +149,7 @@ def test_an_expired_login_is_refused(
     ("dialect", "members"),
     [
         ("azure", {}),
-        ("azure", cloud.azure(endpoint_url="https://evil.example")),
+        ("azure", cloud.azure(endpoint_url="http://evil.example")),
         ("bedrock", cloud.bedrock(region="nowhere")),
         ("vertex", cloud.vertex(location="evil.example/")),
         ("vertex", cloud.azure()),
