@@ -100,15 +100,11 @@ class _ByokFields(StrictSerializer):
         """Returns the dialect of the provider, which defines the format of a new secret."""
         raise NotImplementedError
 
-    def find_dialect(self, slug: str, **listed: bool) -> str | None:
-        """Returns the dialect of a provider: the organization's own, else the catalogue's."""
+    def find_provider(self, slug: str, **listed: bool) -> PrivateProvider | Provider | None:
+        """Returns a provider: the organization's own, else the catalogue's."""
         own = PrivateProvider.objects.for_organization(self.context["organization_id"])
-        if own.filter(slug=slug).exists():
-            return PrivateProvider.dialect
-        found: str | None = (
-            Provider.objects.filter(slug=slug, **listed).values_list("dialect", flat=True).first()
-        )
-        return found
+        found: PrivateProvider | Provider | None = own.filter(slug=slug).first()
+        return found or Provider.objects.filter(slug=slug, **listed).first()
 
 
 def _check_secret(dialect: str | None, secret: Secret) -> None:
@@ -127,12 +123,14 @@ class CreateByokSerializer(_ByokFields):
     workspace_id = UUIDField(required=False)
 
     def dialect_of(self, attrs: dict[str, Any]) -> str:
-        dialect = self.find_dialect(attrs["provider"], is_listed=True)
-        if dialect is None:
+        provider = self.find_provider(attrs["provider"], is_listed=True)
+        if provider is None:
             raise ValidationError(
                 {"provider": ["Must be the slug of a provider in the catalogue."]}
             )
-        return dialect
+        if provider.is_keyless:
+            raise ValidationError({"provider": ["Its servers take no key, and are sent none."]})
+        return provider.dialect
 
 
 @extend_schema_serializer(component_name="UpdateBYOKKeyRequest")
@@ -143,7 +141,8 @@ class UpdateByokSerializer(_ByokFields):
 
     def dialect_of(self, attrs: dict[str, Any]) -> str | None:
         # A secret can be rotated even after its provider left the catalogue.
-        return self.find_dialect(self.context["provider_slug"])
+        provider = self.find_provider(self.context["provider_slug"])
+        return None if provider is None else provider.dialect
 
 
 @extend_schema_serializer(component_name="BYOKKeyHealth")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
+from accounts.models import ByokCredential
 from accounts.policy import Policy
 from catalog.visibility import exclusions
 from endpoints.models import PrivateEndpoint, PrivateProvider
@@ -309,3 +310,22 @@ def test_a_private_endpoint_at_a_keyless_catalogue_provider_needs_no_key(
     body = {"provider_slug": site.provider.slug, "base_url": site.upstream.base_url}
     assert activate(site, manager, **body).status_code == 201
     assert site.chat("one two").status_code == 200
+
+
+def test_a_keyless_server_is_sent_no_credential_of_an_organization(open_site: Site) -> None:
+    site = open_site
+    factories.make_credential(site.tenant, site.provider, "key-of-the-organization")
+    site.provider.is_keyless = True
+    site.provider.sealed_credential = None
+    site.provider.save_fields("is_keyless", "sealed_credential")
+    site.publish()
+    assert site.chat("one two").status_code == 200
+    [request] = site.dialled()
+    assert "authorization" not in request.headers
+    manager = factories.client(site.tenant.management_key)
+    own = {"name": "Rack", "base_url": site.upstream.base_url, "keyless": True}
+    assert manager.post(ROUTE, own).status_code == 201
+    for slug in ("rack", site.provider.slug):
+        answer = manager.post("/api/v1/byok", {"provider": slug, "key": "key-of-the-organization"})
+        assert (answer.status_code, ByokCredential.objects.count()) == (400, 1)
+        assert "take no key" in answer.json()["error"]["message"]

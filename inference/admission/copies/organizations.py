@@ -502,7 +502,8 @@ def _place_credential(credential: Credential, provider: CatalogProvider | None) 
     """Returns a credential with the hosts of its provider, which the catalogue may not have."""
     if provider is None:
         return credential
-    secret, host = credential.secret, None
+    # A server that takes no key is sent none.
+    secret, host = None if provider.is_keyless else credential.secret, None
     if provider.dialect in CLOUDS:
         host = host_of_credential(provider.dialect, secret)
         secret = None if host is None else secret
