@@ -780,7 +780,10 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
     def _keep(self, validation: Validation) -> None:
         """Makes a validation the current one, and remembers the parameters that it has tested."""
         self.validation = validation
-        self.tested_parameters = learn_tested(self.tested_parameters, validation.parameters)
+        tested = learn_tested(self.tested_parameters, validation.parameters)
+        # One may have been excluded while it was tried.
+        excluded = read_settings(self.settings).excluded_parameters
+        self.tested_parameters = [name for name in tested if name not in excluded]
         self.save_fields("validation", "tested_parameters")
 
     def record_repetition(self, validation: Validation) -> None:

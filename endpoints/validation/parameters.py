@@ -28,6 +28,7 @@ import msgspec
 from django.conf import settings
 from msgspec.structs import replace
 
+from catalog.abilities import read_settings
 from catalog.dialects.base import Call, Dialect, NativeBody, Operation, Untranslatable
 from catalog.pricing import Usage
 from config import egress
@@ -242,7 +243,7 @@ async def learn_parameters(
     """Makes the calls that prove parameters, and adds the proofs and the usages to the result.
 
     An image is not shown to a model without that input. What was tested and proven before is not
-    tried again. No call begins after ``most_tokens``.
+    tried again, and what the owner excludes is not tried. No call begins after ``most_tokens``.
     """
     async with EgressClient(policy) as egress_client:
         # The checks of these calls are not checks of the validation.
@@ -250,7 +251,7 @@ async def learn_parameters(
         caller = DeploymentCaller(
             call, dialect, Result(), egress_client, "parameters", limits=limits
         )
-        learner = _Learner(caller, result, frozenset(endpoint.tested_parameters), most_tokens)
+        learner = _Learner(caller, result, endpoint, most_tokens)
         try:
             async with asyncio.timeout(limits.seconds):
                 await learner.try_all(frozenset(endpoint.model.input_modalities))
@@ -267,12 +268,13 @@ class _Learner:
         self,
         caller: DeploymentCaller,
         result: Result,
-        tested: frozenset[str],
+        endpoint: PrivateEndpoint,
         most_tokens: float,
     ) -> None:
         self._caller = caller
         self._result = result
-        self._tested = tested
+        self._tested = frozenset(endpoint.tested_parameters)
+        self._excluded = frozenset(read_settings(endpoint.settings).excluded_parameters)
         self._most_tokens = most_tokens
         self._spent = 0
         self._bound = _BOUNDS[0]
@@ -280,7 +282,7 @@ class _Learner:
     async def try_all(self, inputs: frozenset[str]) -> None:
         proofs = self._result.parameters
         for trial in TRIALS.get(self._caller.call.operation, ()):
-            if self._tested.issuperset(trial.names):
+            if self._tested.issuperset(trial.names) or self._excluded.intersection(trial.names):
                 continue
             if trial.names == _BOUNDS[:1] and _BOUNDS[1] in self._tested:
                 self._bound = _BOUNDS[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import pytest
@@ -127,6 +128,22 @@ def test_what_was_proven_is_not_tried_again(draft: PrivateEndpoint, upstream: Si
     last = learn(draft, "sim-able")
     assert last.parameter_checks == [{"parameter": "seed", "supported": True}]
     assert learn(draft, "sim-able").parameter_checks == []
+
+
+def test_what_is_excluded_is_neither_tried_nor_proven(
+    draft: PrivateEndpoint, upstream: Simulator
+) -> None:
+    draft.edit(settings={"excluded_parameters": ["seed", "stop"]})
+    found = proofs_of(learn(draft, "sim-able"))
+    assert found == {name: proof for name, proof in ALL.items() if name not in ("seed", "stop")}
+    assert not [each for each in upstream.requests if {"seed", "stop"} & each.body.keys()]
+    # Another setting can be changed, although one was excluded while it was tried.
+    raced = Validation.objects.get(pk=draft.validation_id)
+    raced.pk, raced.parameters = uuid.uuid4(), {"seed": "proven", "tools": "proven"}
+    draft.record_validation(raced)
+    assert "tools" in draft.tested_parameters
+    assert "seed" not in draft.tested_parameters
+    draft.edit(settings={"quantization": "fp8"})
 
 
 def test_a_tool_is_tried_with_required_where_its_name_has_no_effect(
