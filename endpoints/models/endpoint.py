@@ -147,6 +147,9 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
             if first is not None:
                 if first.deleted_at is not None:
                     raise NotFound("The endpoint that this Idempotency-Key created was deleted.")
+                public = public_endpoints((first.model_permaslug,))
+                listed = endpoints_among(public, first.model)
+                draft.settings_of(first.model, listed, first.upstream_provider)
                 return first, False
             [endpoint] = self._insert(
                 organization,

@@ -103,8 +103,13 @@ def test_a_repeated_key_checks_settings_all_the_same(
 ) -> None:
     assert post(management, request_body, **KEY).status_code == 201
     before = snapshots.everything()
-    off = {"settings": {"completions": {"chat": False, "text": False}}}
-    assert_refused(post(management, request_body | off, **KEY), 400, "settings_invalid")
+    for settings in (
+        {"completions": {"chat": False, "text": False}},
+        # More than the context of the model.
+        {"max_prompt_tokens": 131_073},
+    ):
+        again = post(management, request_body | {"settings": settings}, **KEY)
+        assert_refused(again, 400, "settings_invalid")
     assert snapshots.everything() == before
 
 
