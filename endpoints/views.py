@@ -244,7 +244,7 @@ class PrivateEndpointViewSet(OrganizationViewSet):
         """
         draft_only = read_parameter(request, "draft_only", FlagParameter())
         release = read_parameter(request, "release", FlagParameter())
-        endpoint = self._find_deleted(pk) if release else None
+        endpoint = self._find_deleted(pk) if release and not draft_only else None
         if endpoint is not None:
             endpoint.release(by=self.actor)
         else:

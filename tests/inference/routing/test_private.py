@@ -425,6 +425,7 @@ def test_its_owner_releases_a_model(leak: Leak) -> None:
     assert "they will get 404." in deleted["traffic"]["then"]
     assert "acme/falcon stays private until its owner releases it" in deleted["traffic"]["then"]
     assert leak.delete().status_code == 404
+    assert leak.delete("?draft_only=true&release=true").status_code == 404
     assert leak.site.chat().status_code == 404
     for _ in range(2):
         released = leak.delete("?release=true")
