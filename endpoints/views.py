@@ -497,5 +497,5 @@ class OwnModelViewSet(CreatingViewSet):
 
 def _require_one_person_for_prices(request: Request) -> None:
     """Raises :class:`AnotherOperatorNeeded` if the body, which is valid, has a price."""
-    if "pricing" in request.data:
+    if cast("dict[str, Any]", request.data).get("pricing") is not None:
         require_one_person(request, ChangeKind.PRICES)

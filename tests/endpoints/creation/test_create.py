@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
+from accounts.models import ApiKey
 from catalog.models import LanguageModel, Provider
+from config.changes.kinds import ChangeKind
 from endpoints.models import PrivateEndpoint
 from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.endpoints.creating import KEY, ROUTE, assert_refused, post
 from tests.support.factories import Tenant
+from tests.support.operators.four_eyes import demand
 from tests.support.simulator.server import Simulator
 
 MANAGED = {
@@ -89,6 +92,20 @@ def test_create_counts_null_as_absent(
     assert first.status_code == 201
     again = post(management, request_body | {name: None}, **KEY)
     assert (again.status_code, again.json()) == (201, first.json())
+
+
+def test_a_price_that_is_null_needs_no_second_person(
+    management: APIClient, request_body: dict[str, Any]
+) -> None:
+    ApiKey.objects.update(issued_by_operator=True)
+    demand(ChangeKind.PRICES)
+    created = post(management, request_body | {"pricing": None})
+    assert created.status_code == 201
+    priced = {"pricing": {"prompt": "1", "completion": "1"}}
+    assert post(management, request_body | priced).status_code == 403
+    path = f"{ROUTE}/{created.json()['data']['id']}"
+    assert management.patch(path, priced).status_code == 403
+    assert management.patch(path, {"pricing": None}).status_code == 200
 
 
 @pytest.mark.parametrize("body", [{"pricing": None}, {"lines": None, "timeouts": None}])
