@@ -79,23 +79,22 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True):
     base_url: _URL | None = None
     declared_region: Literal["global", "europe", "us"] | msgspec.UnsetType | None = msgspec.UNSET
     declared_zdr: bool | msgspec.UnsetType | None = msgspec.UNSET
-    pricing: EndpointPricing | msgspec.UnsetType = msgspec.UNSET
+    pricing: EndpointPricing | msgspec.UnsetType | None = msgspec.UNSET
     lines: Lines | msgspec.UnsetType | None = msgspec.UNSET
     timeouts: Timeouts | msgspec.UnsetType | None = msgspec.UNSET
-    settings: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    settings: dict[str, Any] | msgspec.UnsetType | None = msgspec.UNSET
     declared_parameters: list[DeclaredParameter] | msgspec.UnsetType = msgspec.UNSET
     model: _ModelRow | msgspec.UnsetType | None = msgspec.UNSET
 
     @property
     def fallback(self) -> str | msgspec.UnsetType | None:
-        if self.settings is msgspec.UNSET:
-            return msgspec.UNSET
-        level: str | msgspec.UnsetType | None = self.settings.get("fallback", msgspec.UNSET)
+        stated = self.settings if isinstance(self.settings, dict) else {}
+        level: str | msgspec.UnsetType | None = stated.get("fallback", msgspec.UNSET)
         return level
 
     @property
     def own_settings(self) -> dict[str, Any]:
-        stated = {} if self.settings is msgspec.UNSET else self.settings
+        stated = self.settings if isinstance(self.settings, dict) else {}
         return {name: value for name, value in stated.items() if name != "fallback"}
 
     @property
@@ -202,12 +201,10 @@ def _rows(
 def _problems_of(row: _Row) -> list[str]:
     found = [
         f"{name} must not contain control characters"
-        for name in ("model_permaslug", "provider_slug", "upstream_model_id")
+        for name in ("model_permaslug", "provider_slug")
         if CONTROL_CHARACTERS.search(getattr(row, name))
     ]
-    if row.model and (not row.model.name.strip() or CONTROL_CHARACTERS.search(row.model.name)):
-        found.append("model.name must be text without control characters")
-    if row.pricing is not msgspec.UNSET:
+    if isinstance(row.pricing, EndpointPricing):
         try:
             _price(row)
         except InvalidPricing as exc:
@@ -391,7 +388,7 @@ def _settings_of(endpoint: PrivateEndpoint) -> dict[str, Any]:
 
 
 def _price(row: _Row) -> Price | None:
-    if row.pricing is msgspec.UNSET:
+    if not isinstance(row.pricing, EndpointPricing):
         return None
     lines = () if row.lines is msgspec.UNSET or row.lines is None else row.lines
     return read_endpoint_price(row.pricing, lines)

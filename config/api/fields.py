@@ -14,7 +14,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 from rest_framework.fields import SkipField
 
-from config.api.text import CONTROL_CHARACTERS, NOT_STORABLE, parse_uuid
+from config.api.text import CONTROL_CHARACTERS, INVISIBLE, NOT_STORABLE, parse_uuid
 
 _INSTANT: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"
@@ -50,7 +50,7 @@ class StrictSerializer(serializers.Serializer[Any]):
 class StringField(serializers.CharField):
     """A JSON string without control characters, neither trimmed nor converted.
 
-    White space alone is refused where an empty text is, unless ``allow_space``.
+    White space alone, of whatever width, is refused where an empty text is, unless ``allow_space``.
     """
 
     default_error_messages = {"invalid": "Must be a string."}
@@ -66,7 +66,7 @@ class StringField(serializers.CharField):
             self.fail("invalid")
         if CONTROL_CHARACTERS.search(data):
             raise ValidationError("Must not contain control characters.")
-        if data.isspace() and not (self.allow_blank or self.allow_space):
+        if INVISIBLE.fullmatch(data) and not (self.allow_blank or self.allow_space):
             raise ValidationError("Must not be white space alone.")
         return data
 

@@ -10,6 +10,10 @@ from uuid import UUID
 
 # C0, DEL and C1 controls; lone surrogates, which UTF-8 and PostgreSQL cannot carry.
 CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+# White space, and characters of no width.
+INVISIBLE: Final = re.compile(
+    r"[\s\u00ad\u115f\u1160\u180e\u200b-\u200f\u2060-\u2064\u2800\u3164\ufeff\uffa0]+"
+)
 # PostgreSQL cannot store these characters in a text.
 NOT_STORABLE: Final = re.compile(r"[\x00\ud800-\udfff]")
 # A header of an answer is not longer: many clients and proxies bound all of them by 8 KiB.

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 from django.conf import settings
 
 from accounts.models import Organization
+from accounts.models.edits import refusal
 from catalog import dialects
 from catalog.aliases.names import ModelNotFound
 from catalog.models import DialectName, LanguageModel, ModelEndpoint, Provider
@@ -19,6 +20,7 @@ from catalog.operations import served_operations
 from catalog.pricing import Price, decimal_text, dump_rules, scale_rate
 from config.api.errors import GatewayError, NotFound, Unprocessable
 from config.api.idempotency import fingerprint_of
+from config.api.text import CONTROL_CHARACTERS, INVISIBLE
 from config.egress.addresses import InvalidURL, parse_base_url
 from config.egress.rules import NO_OWN_LIMITS, TimeLimits
 from endpoints.models.own_models import NewModel
@@ -98,7 +100,10 @@ class Draft:
         )
 
     def check(self) -> None:
-        """Raises :class:`InvalidSettings` or :class:`InvalidParameters` for a wrong member."""
+        """Raises :class:`InvalidRequest` for a wrong member."""
+        require_text("upstream_model_id", self.upstream_model_id)
+        if self.model is not None:
+            require_text("model.name", self.model.name)
         check_settings(self.settings or {})
         require_tools(self.declared_parameters)
 
@@ -219,6 +224,12 @@ def canonical_base_url(text: str | None, organization_id: uuid.UUID) -> str | No
             return parse_base_url(text, policy=settings.EGRESS_POLICY.extend(reach)).text
         except InvalidURL:
             raise InvalidBaseURL(f"invalid_base_url: {exc}") from None
+
+
+def require_text(field: str, text: str) -> None:
+    """Raises the error that names a field for a text that is not seen as it is."""
+    if CONTROL_CHARACTERS.search(text) or INVISIBLE.fullmatch(text):
+        raise refusal(field, "Must be visible text without control characters.")
 
 
 def require_base_url(base_url: str | None, provider: UpstreamProvider) -> None:

@@ -39,6 +39,7 @@ from endpoints.models.drafts import (
     list_price,
     public_endpoints,
     require_base_url,
+    require_text,
     with_cache_rates,
 )
 from endpoints.models.own_models import plan_own_models
@@ -655,6 +656,8 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
     def _move(self, by: str, changes: Mapping[str, Any]) -> bool:
         """Changes the upstream and the declarations; returns whether they are others now."""
         upstream_model_id = changes.get("upstream_model_id", self.upstream_model_id)
+        if upstream_model_id != self.upstream_model_id:
+            require_text("upstream_model_id", upstream_model_id)
         base_url = self.base_url
         if "base_url" in changes:
             base_url = canonical_base_url(changes["base_url"], self.organization_id)

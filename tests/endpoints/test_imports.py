@@ -158,6 +158,12 @@ def test_a_second_import_changes_nothing(
     assert snapshots.everything() == before
 
 
+def test_null_counts_as_absent(tenant: Tenant, request_body: dict[str, Any]) -> None:
+    assert counts(load(tenant, request_body)) == (1, 0, 0)
+    line = request_body | {"pricing": None, "settings": None, "lines": None, "timeouts": None}
+    assert counts(load(tenant, line)) == (0, 0, 1)
+
+
 def test_fields_that_a_line_omits_stay_unchanged(
     tenant: Tenant, row: dict[str, Any], request_body: dict[str, Any]
 ) -> None:
@@ -305,6 +311,7 @@ def test_an_endpoint_stored_twice_may_occur_twice(
 
 
 CONTROL = "must not contain control characters"
+INVISIBLE = "upstream_model_id: Must be visible text without control characters."
 NO_DECIMAL = "must be a decimal such as 0.0000005, below 1000000"
 FAULTS: list[tuple[dict[str, Any], list[str]]] = [
     ({"model_permaslug": "acme/none"}, ["There is no model 'acme/none' in the catalogue."]),
@@ -328,11 +335,11 @@ FAULTS: list[tuple[dict[str, Any], list[str]]] = [
         {"base_url": "https://10.0.0.1"},
         ["invalid_base_url: the address or the port of the URL is not allowed"],
     ),
-    ({"upstream_model_id": "a\nb"}, [f"upstream_model_id {CONTROL}"]),
+    ({"upstream_model_id": "a\nb"}, [INVISIBLE]),
     ({"model_permaslug": "a\u0085", "provider_slug": "\x7f"}, [
         f"model_permaslug {CONTROL}", f"provider_slug {CONTROL}",
     ]),
-    ({"upstream_model_id": "\ud800"}, [f"upstream_model_id {CONTROL}"]),
+    ({"upstream_model_id": "\ud800"}, [INVISIBLE]),
     ({"pricing": {"prompt": "-1", "completion": "1e-6"}}, [
         f"pricing.prompt {NO_DECIMAL}", f"pricing.completion {NO_DECIMAL}",
     ]),
@@ -345,7 +352,10 @@ FAULTS: list[tuple[dict[str, Any], list[str]]] = [
         "Object contains unknown field `images` - at `$.pricing`",
     ]),
     ({"pricing": {**PRICING, "prompt": 1}}, ["Expected `str`, got `int` - at `$.pricing.prompt`"]),
-    ({"pricing": None}, ["Expected `object`, got `null` - at `$.pricing`"]),
+    ({"upstream_model_id": " "}, [INVISIBLE]),
+    ({"upstream_model_id": "\u200b\u3000"}, [INVISIBLE]),
+    ({"provider_slug": " "}, ["There is no provider ' ' in the catalogue."]),
+    ({"pricing": []}, ["Expected `object | null`, got `array` - at `$.pricing`"]),
     ({"declared_zdr": "yes"}, ["Expected `bool | null`, got `str` - at `$.declared_zdr`"]),
     ({"declared_region": "mars"}, ["Invalid enum value 'mars' - at `$.declared_region`"]),
     ({"upstream_model_id": ""}, [

@@ -9,6 +9,7 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 
 from catalog.models import LanguageModel
+from config.api.errors import InvalidRequest
 from config.audit.entries import AuditEntry
 from endpoints.models import PrivateEndpoint, Validation
 from tests.support import factories
@@ -129,6 +130,22 @@ def test_add_private_endpoint_shows_the_error_at_its_field(
     assert message in str(response.context["adminform"].form.errors["base_url"])
     assert not PrivateEndpoint.objects.exists()
     assert not AuditEntry.objects.exists()
+
+
+@pytest.mark.parametrize("name", ["\u200b", "a\x7f"])
+def test_no_page_stores_a_name_that_an_import_refuses(
+    operator: Client, tenant: Tenant, name: str
+) -> None:
+    model, provider = factories.make_model(), factories.make_provider()
+    form = _draft_form(
+        tenant, model=str(model.pk), provider=str(provider.pk), upstream_model_id=name
+    )
+    response = operator.post(listing(PrivateEndpoint, "add"), form)
+    assert "Must be visible text" in str(response.context["adminform"].form.errors)
+    assert not PrivateEndpoint.objects.exists()
+    draft = factories.make_draft(tenant, model, provider)
+    with pytest.raises(InvalidRequest, match="Must be visible text"):
+        draft.edit(upstream_model_id=name)
 
 
 def test_add_private_endpoint_refuses_more_than_the_limit(operator: Client) -> None:

@@ -145,7 +145,7 @@ MALFORMED: list[tuple[str, Any, str]] = [
     *(
         (name, value, name)
         for name in ("model_permaslug", "provider_slug", "upstream_model_id")
-        for value in (ABSENT, *STRINGS, " ", "\u3000 ", "a" * 256)
+        for value in (ABSENT, *STRINGS, " ", "\u3000 ", "\u200b", "\ufeff \u2060", "a" * 256)
     ),
     *(
         ("base_url", value, "base_url")
