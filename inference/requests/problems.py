@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cache
 from itertools import islice
 from typing import Any, Final, TypeVar
@@ -34,6 +34,7 @@ _FORMS: Final = {
 }
 _BAD_FORM: Final = "Has a form that is not allowed."
 _REQUIRED: Final = "This field is required."
+_ALL_REQUIRED: Final = "These fields are required."
 # The most missing fields that one error names.
 _MOST_NAMED: Final = 20
 # Any of these names the model.
@@ -113,15 +114,22 @@ def _walk_union(types: Iterable[Any], value: Any, place: str) -> Iterator[str]:
 
 
 def field_error(name: str, text: str) -> InvalidRequest:
-    """Returns the error for one wrong field."""
+    """Returns the error for one wrong field, or for the missing ones that a name lists."""
+    if text == _ALL_REQUIRED:
+        return missing_fields(*name.split(", "))
     return InvalidRequest(f"{name}: {text}", metadata={"fields": {name: text}})
 
 
 def missing_fields(*names: str) -> InvalidRequest:
     """Returns the error for the fields that are missing."""
-    text = _REQUIRED if len(names) == 1 else "These fields are required."
+    text = _REQUIRED if len(names) == 1 else _ALL_REQUIRED
     fields = dict.fromkeys(names, _REQUIRED)
     return InvalidRequest(f"{', '.join(names)}: {text}", metadata={"fields": fields})
+
+
+def missing_parts(fields: Collection[str], *names: str) -> InvalidRequest:
+    """Returns the error for parts that a form or a body lacks, and for its model if it has none."""
+    return missing_fields(*(["model"] if MODEL_FIELDS.isdisjoint(fields) else []), *names)
 
 
 def convert_each(

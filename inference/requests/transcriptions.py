@@ -22,7 +22,7 @@ from config.api.errors import InvalidRequest, PayloadTooLarge
 from inference.requests.limits import check_body
 from inference.requests.multipart import FieldKind, is_form, parse_form, to_json
 from inference.requests.parsing import InferenceRequest, parse
-from inference.requests.problems import explain_decode_error, field_error, missing_fields
+from inference.requests.problems import explain_decode_error, field_error, missing_parts
 
 _KINDS: Final[Mapping[str, FieldKind]] = {
     "temperature": FieldKind.NUMBER,
@@ -108,7 +108,7 @@ def _read_form(content_type: str, body: bytes) -> tuple[bytes, FormPart]:
             raise field_error(part.name, "This route takes no such file.")
     if not files:
         _refuse_url(fields.get("source_url"), "source_url")
-        raise missing_fields("file")
+        raise missing_parts(fields, "file")
     if len(files) > 1:
         raise field_error("file", "The form has several files; send one.")
     [file] = files
@@ -129,14 +129,13 @@ def _read_json(body: bytes) -> tuple[bytes, FormPart]:
         raise field_error("file", "Send it in a multipart form, or as input_audio.")
     if audio is None:
         _refuse_url(fields.get("source_url"), "source_url")
-        raise missing_fields("input_audio")
+        raise missing_parts(fields, "input_audio")
     if audio.url:
         _refuse_url(b'"url"', "input_audio.url")
-    if not audio.data:
-        raise missing_fields("input_audio.data")
+    if not audio.data or audio.format is None:
+        lacking = [name for name in ("data", "format") if not getattr(audio, name)]
+        raise missing_parts(fields, *(f"input_audio.{name}" for name in lacking))
     data = _decode_base64(audio.data)
-    if audio.format is None:
-        raise missing_fields("input_audio.format")
     del fields["input_audio"]
     return _encode(fields), _make_file("input_audio.data", data, (audio.format,))
 

@@ -240,7 +240,7 @@ def _parse_native(
         raise problem
     tools = request.tools or []
     extras = _read_extras(fields, body, tools)
-    name, text = next(iter(problem.metadata["fields"].items()))
+    name, _, text = problem.message.partition(": ")
     return replace(
         parsed,
         native=replace(_read_native(fields, headers), problem=(name, text)),

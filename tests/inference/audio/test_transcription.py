@@ -6,7 +6,7 @@ import base64
 import json
 import socket
 import struct
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import pytest
@@ -228,6 +228,29 @@ def test_a_wrong_field_of_a_form_is_named(
     assert field in answer.json()["error"]["metadata"]["fields"]
     assert everything() == before
     assert site.dialled() == []
+
+
+FORM: Final[dict[str, Any]] = {"files": {"n": (None, "1")}}
+
+
+@pytest.mark.parametrize(
+    ("path", "sent", "names"),
+    [
+        (ROUTE, {"json": {}}, ["model", "input_audio"]),
+        (ROUTE, {"json": {"model": "a", "input_audio": {}}},
+         ["input_audio.data", "input_audio.format"]),
+        (ROUTE, FORM, ["model", "file"]),
+        ("/api/v1/images/edits", FORM, ["model", "prompt", "image"]),
+    ],
+)  # fmt: skip
+def test_all_missing_parts_are_named_at_once(
+    site: Site, path: str, sent: dict[str, Any], names: list[str]
+) -> None:
+    headers = {"Authorization": f"Bearer {site.tenant.api_key}"}
+    answer = requests.post(f"{site.server}{path}", headers=headers, timeout=60, **sent)
+    error = answer.json()["error"]
+    assert (answer.status_code, list(error["metadata"]["fields"])) == (400, names)
+    assert error["message"] == f"{', '.join(names)}: These fields are required."
 
 
 @pytest.mark.parametrize(

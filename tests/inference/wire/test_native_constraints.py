@@ -15,6 +15,7 @@ from catalog.capabilities import Capabilities, NativeFormat
 from catalog.dialects.base import Call, Operation
 from config.credentials import Secret
 from inference.requests.messages.native import parse_message
+from inference.requests.problems import field_error
 from inference.requests.responses.request import parse_response
 from tests.support.inference import messages, responses
 from tests.support.inference.dialects import native_body_of
@@ -356,7 +357,11 @@ def test_what_is_no_stop_sequence_is_left_to_the_provider(stop: Any) -> None:
 def test_a_message_that_lacks_several_fields_has_its_own_form() -> None:
     request = parse_message(json.dumps(messages.asked(tools=[{}])).encode())
     assert request.native is not None
-    assert request.native.problem == ("tools[0].name", "This field is required.")
+    names = ("tools[0].name", "tools[0].input_schema")
+    assert request.native.problem == (", ".join(names), "These fields are required.")
+    assert field_error(*request.native.problem).metadata == {
+        "fields": dict.fromkeys(names, "This field is required.")
+    }
 
 
 @pytest.mark.parametrize("tools", ["", {}, False, []])

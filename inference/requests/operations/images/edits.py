@@ -15,7 +15,7 @@ from catalog.dialects.shared.images.pictures import IMAGES, sniff_bytes
 from catalog.dialects.shared.multipart import FormPart
 from inference.requests.multipart import FieldKind, FormFile, FormJson, parse_form, to_json
 from inference.requests.operations.images.schema import MAX_REFERENCES, ImagesRequest
-from inference.requests.problems import field_error, missing_fields
+from inference.requests.problems import field_error, missing_parts
 
 
 def _describe_field(field: msgspec.structs.FieldInfo) -> tuple[Any, ...]:
@@ -88,7 +88,7 @@ def to_images(content_type: str, body: bytes) -> bytes:
         fields["svg"] = _read_svg(svg)
     references = [part for part in files if part.name in _FIELDS]
     if not references:
-        raise missing_fields("image")
+        raise missing_parts(fields, *({"prompt"} - fields.keys()), "image")
     if len(references) > MAX_REFERENCES:
         raise field_error("image", f"Send at most {MAX_REFERENCES} images.")
     overlays = _find_overlays(files)
