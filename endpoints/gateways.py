@@ -61,17 +61,16 @@ def apply(
     with transaction.atomic():
         plan = _Plan(organization_id, gateway, report.counter(on_row))
         for deployment in expand(gateway, plan.known):
-            line, name = deployment.line, deployment.name
             try:
                 # An entry that is refused leaves nothing.
                 with transaction.atomic():
                     plan.add(deployment)
             except NotTaken as exc:
-                gateway.leave_out(line, name, str(exc))
+                gateway.leave(deployment, exc)
                 continue
             if plan.lacks_key(deployment):
-                gateway.leave_out(line, name, f"its key: {deployment.missing}")
-            gateway.leave_members(line, name, deployment.limits, _NO_LIMITS)
+                gateway.leave(deployment, f"its key: {deployment.missing}")
+            gateway.leave_members(deployment.line, deployment.name, deployment.limits, _NO_LIMITS)
         try:
             plan.store_credentials()
         except GatewayError as exc:
@@ -131,7 +130,7 @@ class _Plan:
                 del self._rows[tuple(key.values())]
                 raise NotTaken(_LINE.sub("", exc.problems[0])) from None
         elif stored != row and deployment.has_terms:
-            self._gateway.leave_out(deployment.line, deployment.name, REPEATED)
+            self._gateway.leave(deployment, REPEATED)
         for told in outcomes:
             self.count_row(*told)
         public = self._listed.setdefault(model, model)

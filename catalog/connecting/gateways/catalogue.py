@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any, Final
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -50,6 +51,9 @@ _KINDS: Final = (*imports.KINDS, CREDENTIALS, alias_imports.KIND)
 _LIMITS: Final = ("requests_per_minute", "tokens_per_minute")
 ANY_POLICY: Final = EgressPolicy(allowed_networks=ANYWHERE)
 _MOST_NAMED: Final = 5
+_NOT_SHARED: Final = (
+    "deployments of several models: they are tried in the order of the file, and not shared"
+)
 # The reason where two entries have one endpoint and one key.
 REPEATED: Final = "its price, lengths, time limits and share: an entry before has the same endpoint"
 
@@ -108,7 +112,7 @@ def expand(gateway: GatewayFile, known: KnownModels) -> Iterator[Deployment]:
         reason = "the catalogue has no models for this wildcard; connect lists those of a server"
         if found:
             reason = f"the {len(found)} models of the catalogue were taken; later ones are not"
-        gateway.leave_out(wild.line, wild.name, reason)
+        gateway.leave(wild, reason)
         yield from found
 
 
@@ -180,17 +184,12 @@ class _Plan:
             try:
                 self._add(deployment)
             except NotTaken as exc:
-                self.gateway.leave_out(deployment.line, deployment.name, str(exc))
+                self.gateway.leave(deployment, exc)
         for name, models in self.names.items():
             self.names[name] = list(dict.fromkeys(models))
         for each in self.gateway.deployments:
             if len(self.names.get(each.name, ())) > 1:
-                self.gateway.leave_out(
-                    each.line,
-                    each.name,
-                    "deployments of several models: they are tried in the order of the file, and "
-                    "not shared",
-                )
+                self.gateway.leave(each, _NOT_SHARED)
 
     def tell_others(self) -> None:
         """Leaves out that a name meant some endpoints of its model, not those of all providers."""
@@ -199,13 +198,13 @@ class _Plan:
         for slug, provider in listed.values_list("model__slug", "provider__slug"):
             everywhere[slug].add(provider)
         # The first deployment of a name is told.
-        for name, each in {each.name: each for each in self.gateway.deployments[::-1]}.items():
-            models, own = self.names.get(name, ()), self._own[name]
-            if others := sorted({other for slug in models for other in everywhere[slug]} - own):
+        for each in {each.name: each for each in self.gateway.deployments[::-1]}.values():
+            own = self._own[each.name]
+            served = {one for slug in self.names.get(each.name, ()) for one in everywhere[slug]}
+            if others := sorted(served - own):
                 more = " and others" if len(others) > _MOST_NAMED else ""
-                self.gateway.leave_out(
-                    each.line,
-                    name,
+                self.gateway.leave(
+                    each,
                     f"that its requests go to {', '.join(sorted(own))} alone: the model is served "
                     f"by {', '.join(others[:_MOST_NAMED])}{more} too; see provider.only in "
                     "docs/routing.md",
@@ -213,19 +212,17 @@ class _Plan:
 
     def limited_providers(self) -> list[ProviderRow]:
         """Returns the rows of the providers; the limits of its deployments add up."""
-        for slug, deployments in self._limits.items():
-            for name in _LIMITS:
-                stated = [each.limits[name] for each in deployments if name in each.limits]
-                if stated and len(stated) == len(deployments):
-                    setattr(self.providers[slug], name, min(sum(stated), 2**31 - 1))
-                for each in deployments if len(deployments) > 1 else ():
-                    if name in each.limits:
-                        self.gateway.leave_out(
-                            each.line,
-                            each.name,
-                            f"{name}: a limit is that of the whole provider {slug!r}: it has the "
-                            "sum, if all its deployments state one",
-                        )
+        for (slug, deployments), name in product(self._limits.items(), _LIMITS):
+            stated = [each for each in deployments if name in each.limits]
+            if stated and len(stated) == len(deployments):
+                total = sum(each.limits[name] for each in stated)
+                setattr(self.providers[slug], name, min(total, 2**31 - 1))
+            for each in stated if len(deployments) > 1 else ():
+                self.gateway.leave(
+                    each,
+                    f"{name}: a limit is that of the whole provider {slug!r}: it has the sum, if "
+                    "all its deployments state one",
+                )
         return list(self.providers.values())
 
     def _add(self, deployment: Deployment) -> None:
@@ -246,7 +243,7 @@ class _Plan:
             slug = endpoint.model = self._make_model(deployment, row)
         first = self.endpoints.setdefault(endpoint_key(endpoint), endpoint)
         if first != endpoint and deployment.has_terms:
-            self.gateway.leave_out(deployment.line, deployment.name, REPEATED)
+            self.gateway.leave(deployment, REPEATED)
         # A wildcard means it too, as it will when it is stored.
         self.known.endpoints.setdefault(key, endpoint)
         if slug.startswith(f"{row.slug}/"):

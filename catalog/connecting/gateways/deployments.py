@@ -100,6 +100,10 @@ class GatewayFile:
         listed = self.shares if is_share else self.left_out
         listed.append(LeftOut(line, _clean(name), _clean(reason)))
 
+    def leave(self, deployment: Deployment, reason: object) -> None:
+        """Leaves out a deployment, or a part of it."""
+        self.leave_out(deployment.line, deployment.name, str(reason))
+
     def leave_members(self, line: int, name: str, members: Iterable[str], reason: str = "") -> None:
         """Leaves out members of an entry that is taken, by one row."""
         if texts := list(members):

@@ -37,49 +37,37 @@ class KnownModels:
 
     @classmethod
     def load(cls) -> Self:
-        found = cls()
-        bundle = json.loads(imports.BUNDLED.read_bytes())
+        found, bundle = cls(), json.loads(imports.BUNDLED.read_bytes())
         about = {"source": bundle["about"]["source"], "as_of": bundle["about"]["as_of"]}
-        found.providers = {
-            row["slug"]: msgspec.convert(row, ProviderRow) for row in bundle["providers"]
-        }
-        found.models = {
-            row["canonical_slug"]: msgspec.convert(row, ModelRow) for row in bundle["models"]
-        }
-        permanent = {row.id: slug for slug, row in found.models.items()}
+        for row in msgspec.convert(bundle["providers"], list[ProviderRow]):
+            found.providers[row.slug] = row
+        public = {}
+        for known in msgspec.convert(bundle["models"], list[ModelRow]):
+            found.models[known.canonical_slug] = known
+            public[known.id] = known.canonical_slug
         for model in LanguageModel.objects.all():
             # A stored model may have the public name of one of the bundle.
-            if (other := permanent.get(model.slug)) not in (None, model.canonical_slug):
-                found.models.pop(str(other), None)
+            if public.get(model.slug, model.canonical_slug) != model.canonical_slug:
+                found.models.pop(public[model.slug], None)
             found.models[model.canonical_slug] = model_row(model)
             found.taken.add(model.slug)
             if not model.is_listed:
                 found.delisted.add(model.canonical_slug)
-        for row in bundle["endpoints"]:
-            if row["model"] in found.models:
-                found._add(msgspec.convert({**about, **row}, EndpointRow))
-        for endpoint in ModelEndpoint.objects.routable().select_related(
-            "model", "provider", "price"
-        ):
-            found._add(endpoint_row(endpoint))
-        found._index()
+        rows = [{**about, **row} for row in bundle["endpoints"] if row["model"] in found.models]
+        stored = ModelEndpoint.objects.routable().select_related("model", "provider", "price")
+        for endpoint in (*msgspec.convert(rows, list[EndpointRow]), *map(endpoint_row, stored)):
+            found.endpoints[endpoint.provider, endpoint.upstream_model_id.lower()] = endpoint
+        for endpoint in found.endpoints.values():
+            found.of_model[endpoint.model].append(endpoint)
+        for slug in found.models.keys() - found.delisted:
+            named, ids = (
+                found.models[slug],
+                {each.upstream_model_id for each in found.of_model[slug]},
+            )
+            names = ModelNames(named.id, slug, named.created, frozenset(ids))
+            for text, rank in spell(names).items():
+                found._spelled[text].append((rank, slug))
         return found
-
-    def _add(self, row: EndpointRow) -> None:
-        key = (row.provider, row.upstream_model_id.lower())
-        old = self.endpoints.get(key)
-        if old is not None:
-            self.of_model[old.model].remove(old)
-        self.endpoints[key] = row
-        self.of_model[row.model].append(row)
-
-    def _index(self) -> None:
-        for slug, row in self.models.items():
-            if slug in self.delisted:
-                continue
-            ids = frozenset(each.upstream_model_id for each in self.of_model[slug])
-            for text, rank in spell(ModelNames(row.id, slug, row.created, ids)).items():
-                self._spelled[text].append((rank, slug))
 
     def find_model(self, deployment: Deployment) -> str | None:
         """Returns the permanent slug of the model that a deployment serves."""
