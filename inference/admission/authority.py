@@ -141,8 +141,8 @@ class AuthorityReader:
         await self.snapshots.close()
 
     def forget(self) -> None:
-        """Forgets every reading and every copy."""
-        self._remembered.clear()
+        """Forgets every reading and every copy; a reading that is under way is not remembered."""
+        self._remembered = OrderedDict()
         self._meters.clear()
         self._governed.clear()
         self.snapshots.forget()
@@ -179,6 +179,7 @@ class AuthorityReader:
 
     async def _read(self, digests: Sequence[str]) -> list[KeyReading | None]:
         """Reads a batch of keys; ``None`` for one that does not exist."""
+        remembered = self._remembered
         rows = await self._connection.execute(READ_AUTHORITY, [list(set(digests))])
         authorities = {digest: Authority(*columns) for digest, _, *columns in rows}
         meters: dict[UUID, MeterReading] = {}
@@ -191,7 +192,7 @@ class AuthorityReader:
         for subject in subjects:
             self._meters.pop(subject, None)
         for digest in digests:
-            self._remembered.pop(digest, None)
+            remembered.pop(digest, None)
         readings = {
             digest: KeyReading(
                 authority,
@@ -200,9 +201,9 @@ class AuthorityReader:
             )
             for digest, authority in authorities.items()
         }
-        self._remembered.update(readings)
-        while len(self._remembered) > _REMEMBERED:
-            self._remembered.popitem(last=False)
+        remembered.update(readings)
+        while len(remembered) > _REMEMBERED:
+            remembered.popitem(last=False)
         if rows and rows[0][1] != self.snapshots.catalog.version:
             await self.snapshots.refresh_catalog()
         return [readings.get(digest) for digest in digests]

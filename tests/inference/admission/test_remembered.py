@@ -25,11 +25,14 @@ from billing.rate_limits import LimitScope, Rate, RateRule
 from catalog.dialects.base import Operation
 from catalog.pricing import NANO
 from config.api.errors import GatewayError, PaymentRequired, Unavailable
+from config.database.pool import find_pool
 from config.secrets import digest_api_key
 from config.server.batching.waits import Blocked
 from inference.admission.admit import AdmissionStore
+from inference.admission.authority import AuthorityReader
 from inference.admission.budgets import Budgets
 from inference.admission.copies.organizations import OrganizationCopy
+from inference.admission.copies.snapshots import Snapshots
 from inference.admission.decide import Admission, AdmissionRequest
 from inference.models import Generation
 from inference.requests import parsing
@@ -140,6 +143,24 @@ def test_a_stored_generation_is_admitted_if_another_of_its_batch_fails(site: Sit
     assert isinstance(second, Unavailable)
     [row] = Generation.objects.filter(status="pending")
     assert row.pk == first.generation_id
+
+
+def test_a_reading_that_began_before_all_was_forgotten_is_not_remembered(site: Site) -> None:
+    """Its versions are of another state of the database, and come again."""
+    digest = digest_api_key(site.tenant.api_key)
+
+    async def run() -> list[bool]:
+        reader = AuthorityReader(Snapshots())
+        # A connection is opened for the first reading alone, after it began.
+        find_pool().on_open = reader.forget
+        known = []
+        for _ in range(2):
+            assert (await reader.read([digest])).keys() == {digest}
+            known.append(reader.recall(digest) is not None)
+        await reader.close()
+        return known
+
+    assert asyncio.run(run()) == [False, True]
 
 
 def test_an_organization_without_funds_costs_its_neighbours_in_the_batch_nothing(
