@@ -147,6 +147,12 @@ _REPEATED: Final = frozenset(
      "input_cost_per_character", "output_cost_per_character", "input_cost_per_image_token",
      "citation_cost_per_token")
 )  # fmt: skip
+# Members besides rates of which a price is made.
+_MEMBERS: Final = frozenset(
+    ("tiered_pricing", "off_peak_pricing", "search_context_cost_per_query",
+     "input_cost_per_second", "output_cost_per_second", "input_cost_per_character",
+     "output_cost_per_character", "input_cost_per_image_token")
+)  # fmt: skip
 _IMAGE_MODE: Final = "image_generation"
 _CHEAPEST_IMAGE: Final = Decimal("0.0005")
 _TOKEN_RATES: Final = ("prompt", "completion", "audio", "audio_output", "image_token")
@@ -295,6 +301,12 @@ def read_stated_price(
     Raises :class:`InvalidRow`.
     """
     return _read_pricing(row, PROVIDERS["openai"])
+
+
+def is_price(key: str) -> bool:
+    """Returns whether a price is made of a member; those of other tiers and units are none."""
+    is_tier = _TIER.search(key) is not None and _TIER.sub("", key) in _TIERED
+    return key in _RATES or key in _MEMBERS or is_tier or _SIZED.fullmatch(key) is not None
 
 
 def _read_search(row: Mapping[str, Any], provider: _Provider) -> str | None:

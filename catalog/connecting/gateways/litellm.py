@@ -25,7 +25,7 @@ from catalog.connecting.gateways.deployments import (
 )
 from catalog.connecting.gateways.documents import Entry, Items, UnreadableGateway, read_yaml
 from catalog.sync.documents import InvalidRow
-from catalog.sync.litellm import OUTPUTS, PROVIDERS, read_stated_price
+from catalog.sync.litellm import OUTPUTS, PROVIDERS, is_price, read_stated_price
 from config.credentials import Secret
 from config.egress.rules import MOST_SECONDS
 
@@ -85,7 +85,7 @@ _GROUPS: Final[Mapping[str, frozenset[str]]] = {
          "vertex_location", "vertex_ai_location", "vertex_credentials", "base_model", "order",
          "weight", *_LIMITS, *_TIMES)
     ),
-    "model_info": frozenset(("mode", "base_model", *_LENGTHS, *_LIMITS)),
+    "model_info": frozenset(("mode", "base_model", "blocked", *_LENGTHS, *_LIMITS)),
 }  # fmt: skip
 _SHARES: Final = {"order": "priority", "weight": "weight"}
 _FIRST: Final = 1_000
@@ -158,12 +158,8 @@ def _find_others(entry: Entry) -> Iterator[str]:
     for group, known in _GROUPS.items():
         members = entry.get(group)
         for name in members if isinstance(members, Entry) else ():
-            if name not in known and not _is_price(name):
+            if name not in known and not is_price(name):
                 yield f"{group}.{name}"
-
-
-def _is_price(name: str) -> bool:
-    return "cost_per_" in name or name.endswith("_cost") or name == "tiered_pricing"
 
 
 class _Members(dict[str, Any]):
@@ -190,7 +186,7 @@ class _Members(dict[str, Any]):
             (params, of_params),
         ):
             for member, value in values.items():
-                if value is not None and (member in names or _is_price(member)):
+                if value is not None and (member in names or is_price(member)):
                     self[member] = _resolve(value, member, environ)
         self._environ = environ
 
@@ -260,6 +256,8 @@ def _read_deployment(
         raise NotTaken("litellm_params.model is missing")
     if not isinstance(mode, str) or mode not in OUTPUTS:
         raise NotTaken("no route serves the model_info.mode")
+    if members.get("blocked") is True:
+        raise NotTaken("the deployment is blocked")
     provider, upstream = _split_model(model, members.text("custom_llm_provider"))
     server = _find_server(provider, members.text("api_base", "base_url"), addresses)
     if server.dialect == "bedrock" and (match := _REGION.match(upstream)):
@@ -393,7 +391,7 @@ def _read_price(
     members: Mapping[str, Any],
 ) -> tuple[dict[str, Any] | None, tuple[dict[str, Any], ...]]:
     """Returns the price that an entry states; without the rates that it leaves to the catalogue."""
-    stated = {name: value for name, value in members.items() if _is_price(name)}
+    stated = {name: value for name, value in members.items() if is_price(name)}
     if not stated:
         return None, ()
     pricing, lines = read_stated_price({**stated, "mode": members["mode"]})

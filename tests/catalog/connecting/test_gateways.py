@@ -256,6 +256,35 @@ def test_values_of_prices_and_limits_come_from_the_environment(
     assert Provider.objects.get().requests_per_minute == 70
 
 
+def test_prices_that_cannot_be_charged_are_named(write: Callable[[str], Path]) -> None:
+    tiers = {
+        "input_cost_per_token_above_200k_tokens": 0.000004,
+        "input_cost_per_token_above_200k_tokens_priority": 0.000005,
+        "output_cost_per_token_batches": 0.000002,
+        "output_cost_per_video_per_second": 0.1,
+    }
+    prices = {"input_cost_per_token": 0.000002, "output_cost_per_token": 0.000004, **tiers}
+    [(_, _, reason)] = left_out(load(write(one(**prices))))
+    assert reason == (
+        "litellm_params.input_cost_per_token_above_200k_tokens_priority, "
+        "litellm_params.output_cost_per_token_batches, "
+        "litellm_params.output_cost_per_video_per_second: no counterpart"
+    )
+    [rule] = ModelEndpoint.objects.get().price.price.rules
+    assert (rule.conditions.min_prompt_tokens, str(rule.price)) == (200_000, "0.000004")
+
+
+@pytest.mark.parametrize(("is_blocked", "created"), [(True, 0), (False, 1)])
+def test_a_blocked_deployment_is_left_out(
+    write: Callable[[str], Path], is_blocked: bool, created: int
+) -> None:
+    document = json.loads(one())
+    document["model_list"][0]["model_info"] = {"blocked": is_blocked}
+    report = load(write(json.dumps(document)))
+    told = [(1, "ours", "the deployment is blocked")]
+    assert (left_out(report), report["created"]["endpoints"]) == (told[created:], created)
+
+
 @pytest.mark.parametrize(
     ("kind", "stated", "base_url", "slug"),
     [
