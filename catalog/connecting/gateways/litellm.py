@@ -147,6 +147,8 @@ def _read_credentials(document: Entry, found: GatewayFile) -> dict[str, Entry]:
         name, values = stated.get("credential_name"), stated.get("credential_values")
         if isinstance(name, str) and isinstance(values, Entry):
             credentials[name] = values
+            others = (each for each in values if each not in _GROUPS["litellm_params"])
+            found.leave_members(line, name, (f"credential_values.{each}" for each in others))
         else:
             found.leave_out(line, "credential_list", "it has no name, or no values")
     return credentials

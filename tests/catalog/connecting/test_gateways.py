@@ -274,6 +274,19 @@ def test_prices_that_cannot_be_charged_are_named(write: Callable[[str], Path]) -
     assert (rule.conditions.min_prompt_tokens, str(rule.price)) == (200_000, "0.000004")
 
 
+def test_members_of_a_credential_that_become_nothing_are_named(
+    write: Callable[[str], Path],
+) -> None:
+    document = json.loads(one(api_key=None, litellm_credential_name="theirs"))
+    values = {"api_key": "sk-of-the-list-0123456789", "client_id": "c", "tenant_id": "t"}
+    document["credential_list"] = [{"credential_name": "theirs", "credential_values": values}]
+    report = load(write(json.dumps(document)))
+    assert left_out(report) == [
+        (1, "theirs", "credential_values.client_id, credential_values.tenant_id: no counterpart")
+    ]
+    assert Provider.objects.get().reveal_credential().reveal() == values["api_key"]
+
+
 @pytest.mark.parametrize(("is_blocked", "created"), [(True, 0), (False, 1)])
 def test_a_blocked_deployment_is_left_out(
     write: Callable[[str], Path], is_blocked: bool, created: int
