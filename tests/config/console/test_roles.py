@@ -9,6 +9,7 @@ from django.contrib import admin
 from django.contrib.auth.models import Group, Permission, User
 from django.core.management import call_command
 from django.db import connection, transaction
+from django.template.response import SimpleTemplateResponse
 from django.test import Client
 from django.urls import reverse
 
@@ -174,7 +175,13 @@ def test_role_sees_only_its_pages(world: dict[str, Any], role: str) -> None:
     assert wrong == []
 
 
-@pytest.mark.usefixtures("_bare_refusals")
+@pytest.fixture
+def _bare_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers with empty pages: a status is known before its page is rendered."""
+    monkeypatch.setattr(SimpleTemplateResponse, "rendered_content", "")
+
+
+@pytest.mark.usefixtures("_bare_refusals", "_bare_pages")
 @pytest.mark.parametrize("role", sorted(EVERYBODY))
 def test_role_posts_only_where_the_table_allows_it(world: dict[str, Any], role: str) -> None:
     client = client_of(role)
