@@ -34,7 +34,7 @@ from config.credentials import NO_SECRET, Secret
 from config.egress import BaseURL, EgressPolicy, OutboundRequest, Reach, find_refusal, rules
 from config.egress.addresses import ANYWHERE, InvalidURL, is_address
 from config.egress.client import EgressClient
-from config.egress.errors import ConnectionLost, NameUnknown
+from config.egress.errors import ConnectionLost, NameUnknown, ProxyFailed
 
 _LIST_SECONDS: Final = 20.0
 # A server may load the model first.
@@ -53,7 +53,12 @@ _BOUNDS: Final[Sequence[Mapping[str, int]]] = (
 _PORTS: Final = (
     "Ollama listens on 11434, vLLM on 8000, llama.cpp's server on 8080, LM Studio on 1234."
 )
-# What people paste behind the base URL.
+_CONTAINER: Final = (
+    " In a container, this is the container itself; its host is host.docker.internal."
+)
+# What servers print as their own address, and what people paste behind the base URL.
+_LISTENER: Final = re.compile(r"https?://(0\.0\.0\.0|\[::\])(?=[:/]|$)", re.IGNORECASE)
+_VERSION: Final = re.compile(r"/v[0-9]+[a-z0-9]*$")
 _OPERATIONS: Final = re.compile(r"/(?:chat/completions|completions|embeddings|responses|models)/?$")
 
 
@@ -102,11 +107,18 @@ def read_url(text: str) -> BaseURL:
     if "://" not in typed:
         typed = f"{'https' if typed.partition('/')[0].endswith(':443') else 'http'}://{typed}"
     typed = _OPERATIONS.sub("", typed.rstrip("/"))
+    if (found := _LISTENER.match(typed)) is not None:
+        raise ConnectRefused(
+            f"{found[1]} is where a server listens, on all of its addresses, and not where it is "
+            "called. Use 127.0.0.1 on the same machine, or the address of the server's."
+        )
     try:
         policy = EgressPolicy(allowed_networks=ANYWHERE)
         return egress.parse_base_url(typed, policy=policy, require_https=False)
     except InvalidURL as exc:
         problem = str(exc)
+        if not typed.lower().startswith(("http://", "https://")):
+            problem = "the URL must begin with http:// or https://"
         raise ConnectRefused(
             f"{problem[0].upper()}{problem[1:]}. Write it like http://10.0.0.5:8000/v1 or "
             "https://llm.example.com/v1, with the server's own address."
@@ -177,11 +189,14 @@ async def _resolve(base: BaseURL) -> Sequence[str]:
     except (OSError, UnicodeError, TimeoutError):
         found = []
     if not found:
-        raise ConnectRefused(
+        text = (
             f"The name {base.host} has no address here. Check its spelling, or use the address of "
             "the server. A container knows neither the names of its host nor those of other "
             "networks."
         )
+        if settings.EGRESS_POLICY.proxy is not None:
+            text += " The proxy is given addresses: names are resolved on this machine."
+        raise ConnectRefused(text)
     return list(dict.fromkeys(found))
 
 
@@ -190,12 +205,13 @@ async def list_models(
 ) -> tuple[str, list[dict[str, Any]]]:
     """Returns the base URL at which the server lists its models, and the rows of the list.
 
-    A URL without ``/v1`` is tried with it too. ``wants`` names models for a server that has no
+    A URL without ``/v1`` is tried with it first. ``wants`` names models for a server that has no
     list. Raises :class:`ConnectRefused`.
     """
     bases = [server.base_url]
-    if not re.search(r"/v[0-9]+[a-z0-9]*$", server.base_url):
-        bases.append(f"{server.base_url}/v1")
+    if not _VERSION.search(server.base_url):
+        # llama.cpp's server answers without it too, but not in OpenAI's format.
+        bases.insert(0, f"{server.base_url}/v1")
     answers: list[tuple[int, bytes]] = []
     for base in bases:
         request = _build(_build_list, Call(Operation.CHAT, base, "", server.secret, {}))
@@ -209,7 +225,7 @@ async def list_models(
         raise _refuse_status(server, "the list of its models", status, body)
     if wants:
         has_path = server.base_url.count("/") > 2
-        return (server.base_url if has_path else bases[-1]), [
+        return (server.base_url if has_path else bases[0]), [
             {"id": name} for name in wants if name_of({"id": name})
         ]
     tried = " and ".join(f"{base}/models" for base in bases)
@@ -306,30 +322,19 @@ def _read_answer(
 def _refuse_exchange(server: Server, exc: egress.EgressError) -> ConnectRefused:
     """Returns the refusal that explains why a server could not be asked."""
     base = read_url(server.base_url)
-    place = f"{base.host}:{base.port}"
-    advice = server.advice
-    is_local = base.host == "localhost" or (
-        is_address(base.host) and ip_address(base.host).is_loopback
-    )
-    inside = (
-        " In a container, this is the container itself; its host is host.docker.internal."
-        if is_local
-        else ""
-    )
+    place = _place_of(base)
     match exc:
         case egress.TLSFailed():
-            return ConnectRefused(_explain_tls(base, exc.detail, advice))
+            text = _explain_tls(base, exc.detail, server)
         case NameUnknown():
-            return ConnectRefused(f"The name {base.host} has no address here.")
-        case egress.TimedOut(phase="connect"):
-            text = (
-                f"{place} does not answer within {settings.EGRESS_POLICY.connect_timeout:g} "
-                "seconds. Is the address right, and does a firewall let this machine reach it?"
+            text = f"The name {base.host} has no address here."
+        case ProxyFailed():
+            text = f"{place} is called through EGRESS_PROXY_URL, and {exc.detail}. "
+            text += (
+                "It wants a login: http://USER:PASSWORD@HOST:PORT."
+                if "407" in exc.detail
+                else "Is its address right, and does it let CONNECT pass to an address, not a name?"
             )
-            if base.scheme == "https":
-                text += f" If it speaks plain HTTP, use http://{place}{_path_of(base)}."
-        case egress.TimedOut():
-            text = f"{place} accepts a connection and does not answer in time."
         case ConnectionLost() | egress.BadResponse() if base.scheme == "http":
             text = (
                 f"What answers at {place} does not speak plain HTTP. Does it want TLS? Try "
@@ -337,11 +342,12 @@ def _refuse_exchange(server: Server, exc: egress.EgressError) -> ConnectRefused:
             )
         case ConnectionLost() | egress.BadResponse():
             text = f"What answers at {place} does not speak HTTP. Is the port right? {_PORTS}"
-        case egress.ConnectFailed():
+        case egress.TimedOut(phase="connect") | egress.ConnectFailed():
+            text = _explain_silence(server, base, exc)
+        case egress.TimedOut():
             text = (
-                f"Nothing accepts connections at {place}. Is the server running, does it listen on "
-                f"this address and not on its own loopback alone, and is the port right? {_PORTS}"
-                f"{inside}"
+                f"{place} accepts a connection and does not answer in time. Is the port right, and "
+                "is the server busy with other requests?"
             )
         case egress.RedirectRefused():
             text = (
@@ -355,19 +361,54 @@ def _refuse_exchange(server: Server, exc: egress.EgressError) -> ConnectRefused:
     return ConnectRefused(text)
 
 
+def _explain_silence(server: Server, base: BaseURL, exc: egress.EgressError) -> str:
+    """Returns why nothing answers at an address: of the internet, or of a server of one's own."""
+    place, seconds = _place_of(base), f"{settings.EGRESS_POLICY.connect_timeout:g} seconds"
+    is_late = isinstance(exc, egress.TimedOut)
+    address = ip_address(base.host) if is_address(base.host) else None
+    if not server.reach.networks and (address is None or address.is_global):
+        proxy = settings.EGRESS_POLICY.proxy if server.reach.is_proxied else None
+        what = f"does not answer within {seconds}" if is_late else "accepts no connection"
+        if proxy is not None:
+            return f"{place} {what} through EGRESS_PROXY_URL. Does that proxy reach it?"
+        return (
+            f"{place} {what}. Does this machine reach the internet? Where a proxy is in between, "
+            "set EGRESS_PROXY_URL, for serve and work too: HTTPS_PROXY is not read."
+        )
+    if is_late:
+        text = (
+            f"{place} does not answer within {seconds}. Is the address right, and does a firewall "
+            "let this machine reach it?"
+        )
+        if base.scheme == "https":
+            text += f" If it speaks plain HTTP, use http://{place}{_path_of(base)}."
+        return text
+    is_local = base.host == "localhost" or (address is not None and address.is_loopback)
+    return (
+        f"Nothing accepts connections at {place}. Is the server running, does it listen on this "
+        f"address and not on its own loopback alone, and is the port right? {_PORTS}"
+        f"{_CONTAINER if is_local else ''}"
+    )
+
+
+def _place_of(base: BaseURL) -> str:
+    return f"[{base.host}]:{base.port}" if ":" in base.host else f"{base.host}:{base.port}"
+
+
 def _path_of(base: BaseURL) -> str:
     return "/" + base.text.removeprefix(f"{base.scheme}://").partition("/")[2]
 
 
-def _explain_tls(base: BaseURL, detail: str, advice: Advice) -> str:
-    place = f"{base.host}:{base.port}"
+def _explain_tls(base: BaseURL, detail: str, server: Server) -> str:
+    place = _place_of(base)
     match detail:
         case rules.NO_TLS:
             return f"The server at {place} speaks plain HTTP. Use http://{place}{_path_of(base)}."
         case rules.UNKNOWN_AUTHORITY:
+            given = ", and not by the one that is given" if server.reach.authorities else ""
             return (
-                f"The certificate of {place} is signed by an authority that is not known here: "
-                f"{advice.authorities}."
+                f"The certificate of {place} is signed by an authority that is not known here"
+                f"{given}: {server.advice.authorities}."
             )
         case rules.OTHER_NAME:
             return (
@@ -376,7 +417,10 @@ def _explain_tls(base: BaseURL, detail: str, advice: Advice) -> str:
             )
         case rules.EXPIRED:
             return f"The certificate of {place} has expired, or this machine's clock is wrong."
-    return f"TLS with {place} failed ({detail or 'the handshake'})."
+    return (
+        f"TLS with {place} failed ({detail or 'the handshake'}). To see what it offers: openssl "
+        f"s_client -connect {place} -servername {base.host}"
+    )
 
 
 def _refuse_status(server: Server, asked: str, status: int, body: bytes) -> ConnectRefused:
@@ -403,6 +447,15 @@ def _refuse_status(server: Server, asked: str, status: int, body: bytes) -> Conn
                 f"The server is not ready for {asked} (503). It may still load its model: try "
                 "again in a minute."
             )
+        case 407:
+            text = "A proxy in between wants a login (407). Call the server at its own address."
+        case 502 | 504:
+            text = (
+                f"A proxy before the server has no answer to {asked} ({status}). Is the server "
+                "behind it running, and does the proxy know its address?"
+            )
+        case _ if status >= 500:
+            text = f"The server fails at {asked} ({status}). Its own log says why."
         case _:
             text = f"The server refuses {asked} ({status})."
     return ConnectRefused(text + said)

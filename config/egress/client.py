@@ -23,6 +23,7 @@ from config.egress.errors import (
     ConnectFailed,
     ConnectionLost,
     EgressError,
+    ProxyFailed,
     TimedOut,
     TLSFailed,
     TooLarge,
@@ -347,10 +348,13 @@ class EgressClient:
         if not is_address(proxy.host):
             hosts = await self._resolver.addresses(proxy.host, proxy.port)
         if not hosts:
-            raise ConnectFailed("the name of the proxy has no address")
+            raise ProxyFailed("the name of the proxy has no address")
         answer = ""
         for address in addresses:
-            line = await self._dial(hosts, proxy.port)
+            try:
+                line = await self._dial(hosts, proxy.port)
+            except OSError:
+                raise ProxyFailed("the proxy accepts no connection") from None
             try:
                 answer = await self._ask_proxy(line, proxy, address, port)
             except BaseException:
@@ -359,7 +363,7 @@ class EgressClient:
             if answer == "200":
                 return line
             line.close()
-        raise ConnectFailed(f"the proxy answered {answer or 'no HTTP'}")
+        raise ProxyFailed(f"the proxy answered {answer or 'no HTTP'}")
 
     async def _ask_proxy(self, line: socket.socket, proxy: Proxy, address: str, port: int) -> str:
         """Returns the status with which a proxy answers; empty if it is no HTTP."""

@@ -49,6 +49,12 @@ class NameUnknown(ConnectFailed):
     kind = "name"
 
 
+class ProxyFailed(ConnectFailed):
+    """The operator's proxy cannot be reached, or did not make the connection."""
+
+    text = "could not connect through EGRESS_PROXY_URL"
+
+
 class ConnectionLost(ConnectFailed):
     """The upstream closed the connection before its answer began."""
 

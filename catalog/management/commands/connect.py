@@ -103,10 +103,12 @@ def _read_key(options: dict[str, Any]) -> Secret | None:
         text = _read_text(options["key_file"])
     if text is None:
         return None
+    if not text.strip():
+        refuse("The key is empty: is the variable set, and the file written?")
     try:
         return parse_credential(text.strip())
     except NotACredential as exc:
-        refuse(f"The key: {exc}")
+        refuse(f"The key: {exc} A server that asks for none is connected without.")
 
 
 def _read_text(name: str) -> str:

@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from django.core.management import CommandError, call_command
 from catalog.models import LanguageModel, ModelEndpoint, Provider
 from config.credentials import Secret
 from config.egress import EgressPolicy
+from config.egress.addresses import PinnedHost, Proxy
 from tests.support.database import snapshots
 from tests.support.upstreams.listing import OLLAMA, VLLM, answer_models
 from tests.support.upstreams.tls import Authority, Server, answering, sending, serving
@@ -161,9 +163,13 @@ def test_an_address_that_is_not_public_needs_to_be_allowed(ollama: Server) -> No
 
 
 def test_an_address_that_is_never_called_cannot_be_allowed() -> None:
-    assert refuse("http://0.0.0.0:11434/v1", "--allow") == (
+    for host in ("0.0.0.0", "[::]"):
+        assert refuse(f"http://{host}:11434/v1", "--allow") == (
+            f"{host} is where a server listens, on all of its addresses, and not where it is "
+            "called. Use 127.0.0.1 on the same machine, or the address of the server's."
+        )
+    assert refuse("http://255.255.255.255:11434/v1", "--allow").startswith(
         "The address or the port of the URL is not allowed. Write it like "
-        "http://10.0.0.5:8000/v1 or https://llm.example.com/v1, with the server's own address."
     )
 
 
@@ -188,6 +194,7 @@ def test_a_text_that_is_no_url_is_told() -> None:
     assert refuse("http://gpu lan/v1").endswith(
         "https://llm.example.com/v1, with the server's own address."
     )
+    assert refuse("htp://gpu.lan/v1").startswith("The URL must begin with http:// or https://. ")
     assert refuse("olama").startswith("There is no provider 'olama'. Name one of amazon-bedrock, ")
 
 
@@ -226,6 +233,13 @@ def test_a_certificate_of_an_unknown_authority_needs_its_file(tmp_path: Path) ->
         assert refuse(url, "--allow", "--ca", str(other)).startswith(
             "The file of the authority: Must be certificates in PEM"
         )
+        (tmp_path / "other").mkdir()
+        # Authorities that were made anew have the name of the former ones.
+        assert refuse(url, "--allow", "--ca", Authority(tmp_path / "other").bundle) == (
+            f"The certificate of 127.0.0.1:{server.port} is signed by an authority that is not "
+            "known here, and not by the one that is given: give its certificate, or that of its "
+            "authority, with --ca FILE."
+        )
         assert connect(url, "--allow", "--ca", authority.bundle)[0]["provider"] == "vllm"
         pem = Path(authority.bundle).read_text().strip()
         assert Provider.objects.get().ca_certificates == pem
@@ -236,7 +250,10 @@ def test_a_certificate_of_an_unknown_authority_needs_its_file(tmp_path: Path) ->
     ("context", "expected"),
     [
         ({"expired": True}, "has expired, or this machine's clock is wrong."),
-        ({"self_signed": True}, "is signed by an authority that is not known here: give its "),
+        (
+            {"self_signed": True},
+            "is signed by an authority that is not known here, and not by the one that is given: ",
+        ),
     ],
     ids=["expired", "self-signed"],
 )
@@ -276,7 +293,7 @@ def test_something_else_at_the_port_is_told() -> None:
     with serving(answering(b"<html>", headers=("Content-Type: text/html",))) as server:
         base = url_of(server, "")
         assert refuse(base, "--allow") == (
-            f"The server answers, but has no list of models at {base}/models and {base}/v1/models. "
+            f"The server answers, but has no list of models at {base}/v1/models and {base}/models. "
             "Is it OpenAI-compatible, and is the path right? It often ends in /v1. If the server "
             "has no list, name its models with --models A,B."
         )
@@ -287,6 +304,93 @@ def test_something_else_at_the_port_is_told() -> None:
             "The server is not ready for the list of its models (503). It may still load its "
             "model: try again in a minute. It says: Loading model"
         )
+
+
+def test_a_path_of_another_format_is_not_taken() -> None:
+    """llama.cpp's server lists its models without ``/v1`` too, and completes in its own format."""
+    script = answer_models(OLLAMA)
+
+    def list_both(line: socket.socket, head: bytes, received: bytes) -> bool:
+        return script(line, head.replace(b" /models", b" /v1/models"), received)
+
+    with serving(list_both) as server:
+        connect(url_of(server, ""), "--allow")
+        assert Provider.objects.get().base_url == url_of(server)
+
+
+NO_TUNNEL = "Is its address right, and does it let CONNECT pass to an address, not a name?"
+BEHIND_A_PROXY = (
+    "A proxy before the server has no answer to the list of its models (502). Is the server behind "
+    "it running, and does the proxy know its address?"
+)
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (407, "A proxy in between wants a login (407). Call the server at its own address."),
+        (502, BEHIND_A_PROXY),
+        (500, "The server fails at the list of its models (500). Its own log says why."),
+        (400, "The server refuses the list of its models (400)."),
+    ],
+)
+def test_each_status_says_what_to_do(status: int, expected: str) -> None:
+    with serving(answering(b"", f"{status} X")) as server:
+        assert refuse(url_of(server), "--allow") == expected
+
+
+def test_a_key_that_is_none_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("\n")
+    assert refuse("openai", "--key-file", str(file)) == (
+        "The key is empty: is the variable set, and the file written?"
+    )
+    assert refuse("http://127.0.0.1:9/v1", "--key", "ollama") == (
+        "The key: Must be a bare key of 8 to 4096 visible ASCII characters, or one JSON object. A "
+        "server that asks for none is connected without."
+    )
+
+
+def test_an_address_of_ipv6_is_written_in_brackets() -> None:
+    with socket.socket(socket.AF_INET6) as unused:
+        unused.bind(("::1", 0))
+        port = unused.getsockname()[1]
+        message = refuse(f"http://[::1]:{port}/v1", "--allow")
+    assert message.startswith(f"Nothing accepts connections at [::1]:{port}. Is the server running")
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (b"HTTP/1.1 407 Login\r\n\r\n", "407. It wants a login: http://USER:PASSWORD@HOST:PORT."),
+        (b"HTTP/1.1 403 No\r\n\r\n", f"403. {NO_TUNNEL}"),
+    ],
+)
+def test_a_proxy_that_refuses_is_told(settings: Any, answer: bytes, expected: str) -> None:
+    with answering_anything(answer) as port:
+        settings.EGRESS_POLICY = EgressPolicy(
+            connect_timeout=5,
+            proxy=Proxy("127.0.0.1", port),
+            hosts={"api.openai.com": PinnedHost("93.184.216.34", None)},
+        )
+        message = refuse("openai", "--key", KEY)
+    assert message == (
+        f"api.openai.com:443 is called through EGRESS_PROXY_URL, and the proxy answered {expected}"
+    )
+
+
+def test_a_provider_that_is_not_reached_names_the_proxy(settings: Any) -> None:
+    # Nobody can have this port of loopback: that it is public is the pin's word alone.
+    settings.EGRESS_POLICY = EgressPolicy(
+        connect_timeout=5,
+        allowed_networks=(ip_network("127.0.0.1/32"),),
+        hosts={"api.openai.com": PinnedHost("127.0.0.1", 1)},
+    )
+    assert refuse("openai", "--key", KEY) == (
+        "api.openai.com:443 accepts no connection. Does this machine reach the internet? Where a "
+        "proxy is in between, set EGRESS_PROXY_URL, for serve and work too: HTTPS_PROXY is not "
+        "read."
+    )
 
 
 def test_a_missing_model_names_those_that_are_there(ollama: Server) -> None:

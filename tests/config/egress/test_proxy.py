@@ -18,6 +18,7 @@ import uvloop
 from config.egress import AddressRefused, ConnectFailed, EgressPolicy, OutboundRequest, Reach
 from config.egress.addresses import Proxy, parse_proxy
 from config.egress.client import EgressClient
+from config.egress.errors import ProxyFailed
 from tests.support.egress import PATIENCE, STRICT, asynchronous, post, upstream
 from tests.support.upstreams.tls import Authority, Server, answering, serving
 
@@ -156,11 +157,24 @@ def test_the_refusal_of_a_proxy_is_told_to_the_operator(
 ) -> None:
     with proxying(server, answer) as proxy, pytest.raises(ConnectFailed) as failed:
         send(behind(proxy, authority), post("https://upstream.test/v1"), [PUBLIC, "8.8.8.8"])
-    assert str(failed.value) == f"could not connect: the proxy answered {status}"
+    assert str(failed.value) == (
+        f"could not connect through EGRESS_PROXY_URL: the proxy answered {status}"
+    )
     assert failed.value.public == "The upstream could not be reached."
     # Each address was asked for once.
     assert [head.split(" ")[1] for head in proxy.heads] == [f"{PUBLIC}:443", "8.8.8.8:443"]
     assert server.connections == 0
+
+
+def test_a_proxy_that_is_away_is_not_taken_for_the_provider(
+    server: Server, authority: Authority
+) -> None:
+    with proxying(server) as proxy:
+        policy = behind(proxy, authority)
+    with pytest.raises(ProxyFailed) as failed:
+        send(policy, post("https://upstream.test/v1"))
+    assert failed.value.kind == "refused"
+    assert failed.value.detail == "the proxy accepts no connection"
 
 
 def test_the_url_of_a_proxy() -> None:
