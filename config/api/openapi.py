@@ -119,16 +119,19 @@ def add_examples(
 def add_descriptions(
     result: dict[str, Any], generator: Any, request: Any, public: bool
 ) -> dict[str, Any]:
-    """Describes the members of request bodies by each app's ``descriptions.json``.
+    """Describes parameters and the members of bodies by each app's ``descriptions.json``.
 
-    A row is for a member of a schema, ``ChatRequest.n``, or for all members of a name. Bodies share
-    many members, whose types are declared in several places. What describes itself is left alone.
+    A row is for a member of a schema, ``ChatRequest.n``, for all members of a name, or for all
+    parameters of a name, ``<id>``. Bodies share many members, whose types are declared in several
+    places. What describes itself is left alone.
     Raises :class:`ValueError` for two rows of a name, and for one that describes nothing.
     """
     rows = [*_read_rows("descriptions.json")]
     found = _Describer(dict(rows), result["components"]["schemas"])
-    for operations in result["paths"].values():
+    for path, operations in result["paths"].items():
         for operation in operations.values():
+            for parameter in operation.get("parameters", ()):
+                found.add(parameter, (path, f"<{parameter['name']}>"))
             for body in operation.get("requestBody", {}).get("content", {}).values():
                 found.describe(body["schema"], (), frozenset())
     names = [name for name, _ in rows]
@@ -163,7 +166,7 @@ class _Describer:
             self.describe(inner, path, above)
         for name, member in schema.get("properties", {}).items():
             place = (*path, name)
-            self._add(member, place)
+            self.add(member, place)
             self.describe(member, place, above)
 
     @staticmethod
@@ -172,7 +175,7 @@ class _Describer:
         inner = (schema.get("items"), schema.get("additionalProperties"))
         return [*parts, *(each for each in inner if isinstance(each, dict))]
 
-    def _add(self, member: dict[str, Any], place: tuple[str, ...]) -> None:
+    def add(self, member: dict[str, Any], place: tuple[str, ...]) -> None:
         names = [".".join(place), ".".join(place[1:]), place[-1]]
         row = next((name for name in names if name in self._rows), None)
         if row is None or "description" in member:

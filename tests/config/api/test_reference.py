@@ -36,7 +36,13 @@ def list_members(
 
 
 def list_request_members() -> dict[str, dict[str, Any]]:
+    """Returns the members of all bodies, and the parameters, by where they stand."""
     return {
+        f"{path}.{parameter['name']}": parameter
+        for path, operations in GOLDEN["paths"].items()
+        for operation in operations.values()
+        for parameter in operation.get("parameters", ())
+    } | {
         place: member
         for path, operations in GOLDEN["paths"].items()
         for operation in operations.values()
@@ -47,7 +53,11 @@ def list_request_members() -> dict[str, dict[str, Any]]:
 
 def test_every_member_of_a_request_has_a_description() -> None:
     members = list_request_members()
-    assert {"ChatRequest.messages", "PriceLine.price"} - members.keys() == set()
+    assert {
+        "ChatRequest.messages",
+        "PriceLine.price",
+        "/keys/{hash}.hash",
+    } - members.keys() == set()
     bare = [place for place, member in members.items() if not member.get("description")]
     assert bare == []
 
