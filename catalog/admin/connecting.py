@@ -12,7 +12,7 @@ from django.urls import reverse
 
 from accounts.admin.uploads import OrganizationField
 from accounts.models import Organization
-from catalog.connecting.asking import Advice, ConnectRefused
+from catalog.connecting.asking import Advice
 from catalog.connecting.connect import ConnectWish, StoredConnection
 from catalog.models import Provider
 from config.api.errors import GatewayError
@@ -31,6 +31,11 @@ _ADVICE: Final = Advice(
     models="name its models under Models",
     narrow="Leave it out",
     catalogue="leave Organization empty",
+)
+ON_PROVIDER: Final = Advice(
+    allow="list its address on the page of the provider, under Allowed networks",
+    key="enter it on its page",
+    authorities="paste its certificate, or that of its authority, on the page of the provider",
 )
 # What a connection of an organization writes, beside rows of the catalogue.
 _OF_ORGANIZATION: Final = (
@@ -132,7 +137,7 @@ def connect(page: Any, request: HttpRequest) -> HttpResponse:
     owner: Organization | None = form.cleaned_data.get("organization")
     try:
         found, made = connecting.connect(wish, None if owner is None else owner.pk, dry_run=is_test)
-    except (ConnectRefused, ImportRefused, GatewayError) as exc:
+    except (ImportRefused, GatewayError) as exc:
         return _show_connection(page, request, form, problems=[str(exc)])
     if is_test:
         return _show_connection(page, request, form, found=found, demand=demand)

@@ -6,24 +6,27 @@ from dataclasses import replace
 from typing import Any, Final
 
 from django import forms
-from django.contrib import admin
+from django.contrib import admin, messages
+from django.contrib.admin.utils import flatten
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.utils.html import format_html_join
 
 from billing.admin.excesses import UnderReviewFilter, count_reviews, reviews_of
 from catalog.abilities import UNSTATED, InvalidAbilities, change, dump, find_problem
+from catalog.admin.connecting import ON_PROVIDER
 from catalog.admin.prices import PRICING, edit_price
-from catalog.admin.rates import render_rules
+from catalog.admin.rates import render_rates, render_rules
 from catalog.admin.uploads import CatalogueAdmin
+from catalog.connecting.connect import try_endpoints
 from catalog.models import ModelEndpoint, PriceVersion
 from catalog.pricing import RATES, Price
 from catalog.sync.plans.columns import find_price_changes, list_terms
 from config.changes.kinds import ChangeKind, FourEyes
 from config.changes.pages import describe_field
 from config.changes.proposals import PRICE
-from config.console.formatting import dollars, per_million
-from config.console.forms import ConsoleForm, RateFormField, part
+from config.console.actions import Message, transition
+from config.console.formatting import per_million
+from config.console.forms import ConsoleForm, RateFormField, TokenRateField, part
 from config.console.unfold import column, display
 from config.models import TIME_COLUMNS
 from inference.reports.usage import subjects
@@ -37,6 +40,14 @@ _TERMS: Final = (
 )  # fmt: skip
 
 
+_OTHER_RATES: Final = (("image", "request"), ("cache_read", "cache_write"), "image_output")
+_LIMITS: Final = (
+    ("context_length", "max_completion_tokens"),
+    "quantization", "supported_parameters", "abilities",
+    ("is_moderated", "zdr"),
+)  # fmt: skip
+
+
 class ModelEndpointForm(ConsoleForm):
     """Takes an endpoint with its rates; changed rates become a new price version."""
 
@@ -47,25 +58,13 @@ class ModelEndpointForm(ConsoleForm):
             "is_moderated": "Moderated",
         }
 
-    prompt = RateFormField(label="Prompt", help_text="USD per token.")
-    completion = RateFormField(label="Completion", help_text="USD per token.")
+    prompt = TokenRateField(label="Prompt")
+    completion = TokenRateField(label="Completion")
     image = RateFormField(label="Image", initial=0, help_text="USD per image in a prompt.")
     request = RateFormField(label="Request", initial=0, help_text="USD per request.")
-    cache_read = RateFormField(
-        label="Cache read",
-        required=False,
-        help_text="USD per token. Empty means the prompt rate.",
-    )
-    cache_write = RateFormField(
-        label="Cache write",
-        required=False,
-        help_text="USD per token. Empty means the prompt rate.",
-    )
-    image_output = RateFormField(
-        label="Generated image",
-        required=False,
-        help_text="USD per token. Empty means the completion rate.",
-    )
+    cache_read = TokenRateField(label="Cache read", otherwise="the prompt rate")
+    cache_write = TokenRateField(label="Cache write", otherwise="the prompt rate")
+    image_output = TokenRateField(label="Generated image", otherwise="the completion rate")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -112,27 +111,22 @@ class ModelEndpointAdmin(CatalogueAdmin):
     search_fields = ("model__name", "model__slug", "provider__name", "upstream_model_id")
     uuid_search_fields = ("id", "model_id", "provider_id")
     autocomplete_fields = ("model", "provider")
+    add_fieldsets = (
+        part(None, ("model", "provider"), "upstream_model_id", ("prompt", "completion")),
+        part("More", "region", *flatten((*_OTHER_RATES, *_LIMITS)), *TIME_COLUMNS, folded=True),
+    )
     fieldsets = (
         part(None, ("model", "provider"), ("upstream_model_id", "region"), "is_listed"),
         part(
             "List price",
             ("prompt", "completion"),
-            ("image", "request"),
-            ("cache_read", "cache_write"),
-            "image_output",
+            *_OTHER_RATES,
             "rules",
             note="A change creates a new price version. Earlier generations keep "
             "their price. Further rates, and rates under conditions, have a page of their own: "
             "Edit price.",
         ),
-        part(
-            "Limits",
-            ("context_length", "max_completion_tokens"),
-            "quantization",
-            "supported_parameters",
-            "abilities",
-            ("is_moderated", "zdr"),
-        ),
+        part("Limits", *_LIMITS),
         part(
             "Limits of time",
             *TIME_COLUMNS,
@@ -150,10 +144,21 @@ class ModelEndpointAdmin(CatalogueAdmin):
     )
 
     fixed_fields = ("is_listed", "model", "provider", "upstream_model_id", "region")
-    actions_detail = ("edit_price", "delist", "relist")
+    actions_detail = ("send_test", "edit_price", "delist", "relist")
     edit_price = edit_price
     other_operations = {**CatalogueAdmin.other_operations, PRICE: PRICING}
     reviews = reviews_of
+
+    @transition(
+        "Send a test request", submit="Send", permission="catalog.change_provider", icon="send"
+    )
+    def send_test(self, request: HttpRequest, endpoint: ModelEndpoint, form: Any) -> Message:
+        """Asks for a word with the operator's credential. The provider may charge the tokens."""
+        test = try_endpoints(endpoint.provider, [endpoint], ON_PROVIDER)
+        if test is None:
+            return messages.INFO, "There is no test request for this kind of model."
+        return messages.SUCCESS, str(test)
+
     panels = {"usage": show_usage(subjects.of_public_endpoint)}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ModelEndpoint]:
@@ -178,25 +183,15 @@ class ModelEndpointAdmin(CatalogueAdmin):
             for title, options in fieldsets
         ]
 
-    @display(description="Rates")
-    def rates(self, endpoint: ModelEndpoint) -> str:
-        rows = (
-            (name.replace("_", " "), dollars(rate))
-            for name in RATES
-            if (rate := getattr(endpoint.price, name)) is not None
-        )
-        return format_html_join("", "<div>{}: {}</div>", rows)
+    rates = column("Rates", lambda endpoint: render_rates(endpoint.price))
 
     @display(description="Further rates")
     def rules(self, endpoint: ModelEndpoint) -> str:
         return "" if endpoint._state.adding else render_rules(endpoint.price.price)
 
     promises = column("Data", lambda endpoint: ["ZDR"] if endpoint.zdr else [], label=True)
-    prompt_price = column("Prompt / M", lambda endpoint: per_million(endpoint.price.prompt))
-
-    @display(description="Completion / M")
-    def completion_price(self, endpoint: ModelEndpoint) -> str | None:
-        return per_million(endpoint.price.completion)
+    prompt_price = column("Prompt / M", lambda row: per_million(row.price.prompt))
+    completion_price = column("Completion / M", lambda row: per_million(row.price.completion))
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         fixed = super().get_readonly_fields(request, obj)

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from django.conf import settings
-from django.contrib import admin
+from django.contrib import admin, messages
+from django.db import transaction
 from django.db.models import QuerySet, Sum
 from django.http import HttpRequest
 
 from catalog import dialects
-from catalog.admin.connecting import connect
+from catalog.admin.connecting import ON_PROVIDER, connect
 from catalog.admin.uploads import CatalogueAdmin
+from catalog.connecting.connect import try_endpoints
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import CredentialRefusal, DialectName, Provider
+from config.api.errors import GatewayError
 from config.changes.kinds import ChangeKind, FourEyes
 from config.clocks.clock import clock
 from config.clocks.writing import write_time
 from config.console.forms import RECORD, ConsoleForm, SecretFormField, part
-from config.console.unfold import display
+from config.console.unfold import column, display
 from config.credentials import NO_SECRET
 from config.egress.addresses import InvalidURL, Reach, parse_base_url, parse_network
 from inference.models import ProviderPace
@@ -144,16 +148,20 @@ class ProviderAdmin(CatalogueAdmin):
             "the authority of its certificate. They count for this provider alone.",
             folded=True,
         ),
+        # Each in a line: Django opens a folded part for a fault in such a field alone.
         part(
-            "Limits of the operator's account", ("requests_per_minute", "tokens_per_minute"), "pace"
-        ),
-        part("Data policy", ("trains_on_prompts", "retains_prompts")),
-        part(
-            "About",
-            ("headquarters", "datacenters"),
+            "More",
+            "requests_per_minute",
+            "tokens_per_minute",
+            "pace",
+            "trains_on_prompts",
+            "retains_prompts",
+            "headquarters",
+            "datacenters",
             "privacy_policy_url",
             "terms_of_service_url",
             "status_page_url",
+            folded=True,
         ),
         RECORD,
     )
@@ -163,9 +171,9 @@ class ProviderAdmin(CatalogueAdmin):
     connect = connect
     panels = {"usage": show_usage(subjects.of_provider)}
 
-    @display(description="Dialect", ordering="dialect", label=True)
-    def dialect_name(self, provider: Provider) -> str:
-        return DialectName(provider.dialect).label
+    dialect_name = column(
+        "Dialect", lambda row: DialectName(row.dialect).label, ordering="dialect", label=True
+    )
 
     @display(description="Prompts", label=True)
     def prompts(self, provider: Provider) -> list[str]:
@@ -209,3 +217,16 @@ class ProviderAdmin(CatalogueAdmin):
         super().save_model(request, obj, form, change)
         if form.cleaned_data["secret"] is not None:
             obj.set_credential(form.cleaned_data["secret"])
+            transaction.on_commit(partial(self._try_credential, request, obj))
+
+    def _try_credential(self, request: HttpRequest, provider: Provider) -> None:
+        """Says whether a new credential works. It stays stored: a server may be down."""
+        cheapest = provider.endpoints.routable().order_by("price__completion")
+        try:
+            test = try_endpoints(provider, cheapest.select_related("model"), ON_PROVIDER)
+        except GatewayError as exc:
+            text = f"The credential is stored, and a test request failed: {exc.message}"
+            self.message_user(request, text, messages.WARNING)
+        else:
+            if test is not None:
+                self.message_user(request, str(test), messages.SUCCESS)

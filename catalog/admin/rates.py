@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
-from catalog.pricing import Price
+from decimal import Decimal
+from typing import Any
+
+from django.utils.html import format_html_join
+
+from catalog.pricing import RATES, Price
 from catalog.pricing.contract import describe_conditions
+from catalog.pricing.rules import COLUMNS
 from config.console.formatting import dollars, per_million, plain_digits, render_table
+
+
+def render_rates(version: Any) -> str:
+    """Renders the rates of a price version without conditions; an empty one means another one."""
+    rows = (
+        (name.replace("_", " "), _write(rate, COLUMNS[name].unit))
+        for name in RATES
+        if (rate := getattr(version, name)) is not None
+    )
+    return format_html_join("", "<div>{}: {}</div>", rows)
+
+
+def _write(rate: Decimal, unit: str) -> str:
+    return f"{per_million(rate)} per million" if unit == "token" else f"{dollars(rate)} per {unit}"
 
 
 def render_rules(price: Price) -> str:
@@ -12,9 +32,7 @@ def render_rules(price: Price) -> str:
     rows = [
         (
             f"{rule.billable}, {rule.variant.replace('_', ' ')}" if rule.variant else rule.billable,
-            f"{per_million(rule.price)} per million"
-            if rule.unit == "token"
-            else f"{dollars(rule.price)} per {rule.unit}",
+            _write(rule.price, rule.unit),
             describe_conditions(rule.conditions) or "always",
         )
         for rule in price.rules

@@ -30,6 +30,7 @@ from catalog.dialects.base import (
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import DialectName
 from config import egress
+from config.api.errors import Unprocessable
 from config.credentials import NO_SECRET, Secret
 from config.egress import BaseURL, EgressPolicy, OutboundRequest, Reach, find_refusal, rules
 from config.egress.addresses import ANYWHERE, InvalidURL, is_address
@@ -62,7 +63,7 @@ _VERSION: Final = re.compile(r"/v[0-9]+[a-z0-9]*$")
 _OPERATIONS: Final = re.compile(r"/(?:chat/completions|completions|embeddings|responses|models)/?$")
 
 
-class ConnectRefused(Exception):
+class ConnectRefused(Unprocessable):
     """A step failed; the message says which, and what to do. Nothing was stored."""
 
 
@@ -97,6 +98,9 @@ class TestResult(NamedTuple):
     text: str
     milliseconds: int
 
+    def __str__(self) -> str:
+        return f"{self.model} answered in {self.milliseconds} ms: {self.text or '(no text)'}"
+
 
 def read_url(text: str) -> BaseURL:
     """Returns the base URL in what a person typed; raises :class:`ConnectRefused`.
@@ -110,7 +114,7 @@ def read_url(text: str) -> BaseURL:
     if (found := _LISTENER.match(typed)) is not None:
         raise ConnectRefused(
             f"{found[1]} is where a server listens, on all of its addresses, and not where it is "
-            "called. Use 127.0.0.1 on the same machine, or the address of the server's."
+            "called. Use 127.0.0.1 on the same machine, else the address of its own."
         )
     try:
         policy = EgressPolicy(allowed_networks=ANYWHERE)
@@ -189,14 +193,11 @@ async def _resolve(base: BaseURL) -> Sequence[str]:
     except (OSError, UnicodeError, TimeoutError):
         found = []
     if not found:
-        text = (
+        raise ConnectRefused(
             f"The name {base.host} has no address here. Check its spelling, or use the address of "
             "the server. A container knows neither the names of its host nor those of other "
             "networks."
         )
-        if settings.EGRESS_POLICY.proxy is not None:
-            text += " The proxy is given addresses: names are resolved on this machine."
-        raise ConnectRefused(text)
     return list(dict.fromkeys(found))
 
 
@@ -329,11 +330,9 @@ def _refuse_exchange(server: Server, exc: egress.EgressError) -> ConnectRefused:
         case NameUnknown():
             text = f"The name {base.host} has no address here."
         case ProxyFailed():
-            text = f"{place} is called through EGRESS_PROXY_URL, and {exc.detail}. "
-            text += (
-                "It wants a login: http://USER:PASSWORD@HOST:PORT."
-                if "407" in exc.detail
-                else "Is its address right, and does it let CONNECT pass to an address, not a name?"
+            text = (
+                f"{place} is called through EGRESS_PROXY_URL, and {exc.detail}. Does this proxy "
+                "want a login (USER:PASSWORD@), and does it let CONNECT pass to an address?"
             )
         case ConnectionLost() | egress.BadResponse() if base.scheme == "http":
             text = (
@@ -363,23 +362,18 @@ def _refuse_exchange(server: Server, exc: egress.EgressError) -> ConnectRefused:
 
 def _explain_silence(server: Server, base: BaseURL, exc: egress.EgressError) -> str:
     """Returns why nothing answers at an address: of the internet, or of a server of one's own."""
-    place, seconds = _place_of(base), f"{settings.EGRESS_POLICY.connect_timeout:g} seconds"
+    place = _place_of(base)
+    late = f"{place} does not answer within {settings.EGRESS_POLICY.connect_timeout:g} seconds."
     is_late = isinstance(exc, egress.TimedOut)
     address = ip_address(base.host) if is_address(base.host) else None
     if not server.reach.networks and (address is None or address.is_global):
-        proxy = settings.EGRESS_POLICY.proxy if server.reach.is_proxied else None
-        what = f"does not answer within {seconds}" if is_late else "accepts no connection"
-        if proxy is not None:
-            return f"{place} {what} through EGRESS_PROXY_URL. Does that proxy reach it?"
+        what = late if is_late else f"{place} accepts no connection."
         return (
-            f"{place} {what}. Does this machine reach the internet? Where a proxy is in between, "
-            "set EGRESS_PROXY_URL, for serve and work too: HTTPS_PROXY is not read."
+            f"{what} Does this machine reach the internet? Where a proxy is in between, set "
+            "EGRESS_PROXY_URL, for serve and work too: HTTPS_PROXY is not read."
         )
     if is_late:
-        text = (
-            f"{place} does not answer within {seconds}. Is the address right, and does a firewall "
-            "let this machine reach it?"
-        )
+        text = f"{late} Is the address right, and does a firewall let this machine reach it?"
         if base.scheme == "https":
             text += f" If it speaks plain HTTP, use http://{place}{_path_of(base)}."
         return text
@@ -447,15 +441,11 @@ def _refuse_status(server: Server, asked: str, status: int, body: bytes) -> Conn
                 f"The server is not ready for {asked} (503). It may still load its model: try "
                 "again in a minute."
             )
-        case 407:
-            text = "A proxy in between wants a login (407). Call the server at its own address."
-        case 502 | 504:
+        case 407 | 502 | 504:
             text = (
-                f"A proxy before the server has no answer to {asked} ({status}). Is the server "
-                "behind it running, and does the proxy know its address?"
+                f"A proxy in between has no answer to {asked} ({status}). Is the server behind it "
+                "running? Or call the server at its own address."
             )
-        case _ if status >= 500:
-            text = f"The server fails at {asked} ({status}). Its own log says why."
         case _:
-            text = f"The server refuses {asked} ({status})."
+            text = f"The server refuses {asked} ({status}). Its own log says why."
     return ConnectRefused(text + said)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -195,6 +195,50 @@ def stored_secret(provider: Provider | None) -> Secret | None:
         return None
 
 
+def try_endpoints(
+    provider: Provider, endpoints: Iterable[ModelEndpoint], advice: Advice
+) -> TestResult | None:
+    """Sends a test request to the first of a provider's endpoints that answers.
+
+    Returns ``None`` if none of them can be asked for text, vectors or an order. Raises
+    :class:`ConnectRefused`.
+    """
+    if (secret := stored_secret(provider)) is None:
+        raise ConnectRefused(f"The provider {provider.slug} needs a key: {advice.key}.")
+    server = _make_server(provider.dialect, provider.base_url, secret, provider.reach, advice)
+    tries = [
+        (
+            each.upstream_model_id,
+            next(iter(each.model.output_modalities), ""),
+            each.model.capabilities,
+        )
+        for each in endpoints
+    ]
+    return asyncio.run(_judge_and_try(server, tries, allows=False))[1]
+
+
+def _make_server(
+    dialect: str, base_url: str | None, secret: Secret, reach: Reach, advice: Advice
+) -> Server:
+    """Returns the server of a provider, whose credential may name it."""
+    try:
+        dialects.check_credential(dialect, secret)
+        speaker = dialects.get(dialect)
+        host = "" if speaker is None else speaker.host(base_url, secret)
+    except InvalidCredential as exc:
+        raise ConnectRefused(str(exc)) from None
+    return Server(base_url or f"https://{host}", dialect, secret, reach, advice)
+
+
+async def _judge_and_try(
+    server: Server, tries: Sequence[Try], *, allows: bool
+) -> tuple[Reach, TestResult | None]:
+    """Returns what may be reached, and the first answer."""
+    reach = await judge(read_url(server.base_url), server.reach, server.advice, allows=allows)
+    async with EgressClient(settings.EGRESS_POLICY) as client:
+        return reach, await _try_some(client, replace(server, reach=reach), tries)
+
+
 def _reach_of(wish: ConnectWish, stored: Provider | None) -> Reach:
     reach = Reach(is_proxied=True) if stored is None else stored.reach
     authorities = read_wished_authorities(wish)
@@ -350,9 +394,12 @@ def make_provider(
 
 def make_model(model: ServedModel, slug: str, provider_name: str) -> ModelRow:
     """Returns the row of the catalogue for a model of a server."""
+    name = model.upstream_id
+    # llama.cpp's server names a file: its folders are no part of what callers read.
+    name = name.rpartition("/")[2] or name if name.startswith("/") else name
     members = describe_model(
         slug,
-        name=f"{model.upstream_id} ({provider_name})"[:255],
+        name=f"{name} ({provider_name})"[:255],
         created=clock.now().date(),
         inputs=["text"],
         outputs=[model.output],
@@ -386,15 +433,9 @@ def _inspect_provider(wish: ConnectWish, slug: str, bundle: Mapping[str, Any]) -
     dialect, base_url = catalog.providers[0].dialect, catalog.providers[0].base_url
     if stored is not None:
         dialect, base_url = stored.dialect, stored.base_url
-    try:
-        dialects.check_credential(dialect, secret)
-        speaker = dialects.get(dialect)
-        host = "" if speaker is None else speaker.host(base_url, secret)
-    except InvalidCredential as exc:
-        raise ConnectRefused(str(exc)) from None
-    reach = _reach_of(wish, stored)
-    server = Server(base_url or f"https://{host}", dialect, secret, reach, wish.advice)
-    reach, test = asyncio.run(_ask_provider(wish, server, catalog))
+    server = _make_server(dialect, base_url, secret, _reach_of(wish, stored), wish.advice)
+    tries = _rank(server, catalog)
+    reach, test = asyncio.run(_judge_and_try(server, tries, allows=wish.allows))
     return Inspection(
         slug=slug,
         catalog=catalog if stored is None else _leave_known(catalog, stored),
@@ -418,12 +459,8 @@ def _leave_known(catalog: imports.Catalog, stored: Provider) -> imports.Catalog:
     return imports.Catalog([], models, endpoints)
 
 
-async def _ask_provider(
-    wish: ConnectWish, server: Server, catalog: imports.Catalog
-) -> tuple[Reach, TestResult | None]:
-    """Returns what may be reached, and the test of one of the cheapest models."""
-    reach = await judge(read_url(server.base_url), server.reach, wish.advice, allows=wish.allows)
-    server = replace(server, reach=reach)
+def _rank(server: Server, catalog: imports.Catalog) -> list[Try]:
+    """Returns what is tried of a provider: a chat first, which tells most, and what is cheap."""
     models = {model.canonical_slug: model for model in catalog.models}
     tries = []
     for row in sorted(catalog.endpoints, key=lambda row: price_of(row).completion):
@@ -434,10 +471,8 @@ async def _ask_provider(
         output = next(iter(model.architecture.output_modalities), "")
         if not dialects.lacks_chat(server.dialect, capabilities):
             tries.append((row.upstream_model_id, output, capabilities))
-    # A chat tells most. The sort keeps the order of the prices.
-    tries.sort(key=lambda each: each[1] != "text")
-    async with EgressClient(settings.EGRESS_POLICY) as client:
-        return reach, await _try_some(client, server, tries)
+    # The sort keeps the order of the prices.
+    return sorted(tries, key=lambda each: each[1] != "text")
 
 
 def _select(slug: str, bundle: Mapping[str, Any], wish: ConnectWish) -> imports.Catalog:

@@ -39,8 +39,8 @@ from config.changes.proposals import (
     read_sealed,
     read_state,
 )
-from config.console.formatting import plain_digits
-from config.console.forms import SecretFormField
+from config.console.formatting import per_million, plain_digits
+from config.console.forms import SecretFormField, TokenRateField
 from config.credentials import Secret
 
 MAX_PROPOSED: Final = 200
@@ -423,6 +423,8 @@ def write_value(field: forms.Field, value: Any) -> str:
     choices = dict(getattr(field, "choices", ()) or ())
     if not isinstance(value, list | dict) and value in choices:
         return str(choices[value])
+    if isinstance(field, TokenRateField):
+        return f"{per_million(value)} per million"
     if isinstance(value, Decimal):
         return plain_digits(value)
     if isinstance(value, list | tuple | set):

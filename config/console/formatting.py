@@ -52,9 +52,14 @@ def short_count(count: int) -> str:
     return f"{count:,}"
 
 
+def shift_digits(rate: Decimal, places: int) -> Decimal:
+    """Returns a rate for another number of units, exactly; 6 makes it one per million."""
+    return _EXACT.scaleb(rate, places)
+
+
 def per_million(rate: Decimal | None) -> str | None:
     """Returns a rate per token as USD per million tokens, the unit of providers' price lists."""
-    return None if rate is None else dollars(_EXACT.scaleb(rate, 6))
+    return None if rate is None else dollars(shift_digits(rate, 6))
 
 
 def plain_digits(value: Decimal) -> str:

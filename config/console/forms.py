@@ -11,7 +11,7 @@ from django.core.exceptions import ValidationError
 
 from config.api.errors import GatewayError
 from config.api.text import CONTROL_CHARACTERS
-from config.console.formatting import plain_digits
+from config.console.formatting import plain_digits, shift_digits
 from config.console.unfold import ModelForm, PasswordWidget, TextareaWidget, TextWidget
 from config.credentials import MAX_CREDENTIAL_LENGTH, NotACredential, parse_credential
 
@@ -75,6 +75,27 @@ class RateFormField(forms.DecimalField):
 
     def prepare_value(self, value: Any) -> Any:
         return plain_digits(value) if isinstance(value, Decimal) else value
+
+
+class TokenRateField(RateFormField):
+    """Takes USD per million tokens, the unit of providers' price lists; its value is per token.
+
+    ``otherwise`` names the rate that an empty field means.
+    """
+
+    def __init__(self, *, otherwise: str = "", **kwargs: Any) -> None:
+        hint = f" Empty means {otherwise}." if otherwise else ""
+        kwargs = {"required": not otherwise, **kwargs}
+        super().__init__(help_text=f"USD per million tokens.{hint}", **kwargs)
+
+    def to_python(self, value: Any) -> Any:
+        shown: Any = super().to_python(value)
+        return None if shown is None else shift_digits(shown, -6)
+
+    def prepare_value(self, value: Any) -> Any:
+        return super().prepare_value(
+            shift_digits(value, 6) if isinstance(value, Decimal) else value
+        )
 
 
 class EmptyJsonField(forms.JSONField):

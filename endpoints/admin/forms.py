@@ -16,7 +16,7 @@ from accounts.policy import Fallback
 from catalog.abilities import PoolRouting, read_settings
 from catalog.pricing import Price
 from config.api.text import parse_uuid
-from config.console.forms import ConsoleForm, NoteField, RateFormField
+from config.console.forms import ConsoleForm, NoteField, TokenRateField
 from config.console.unfold import Dialog, SelectWidget, TextWidget
 from config.egress.rules import SETTING_OF, TimeLimits
 from config.models import TIME_COLUMNS
@@ -240,10 +240,10 @@ class PrivateEndpointForm(ConsoleForm):
         widget=TextWidget(),
         help_text="Makes the own model; everything else is taken from the model above, if any.",
     )
-    prompt = RateFormField(required=False, help_text="USD per token.")
-    completion = RateFormField(required=False, help_text="USD per token.")
-    cache_read = RateFormField(required=False, help_text="USD per token.")
-    cache_write = RateFormField(required=False, help_text="USD per token.")
+    prompt = TokenRateField(required=False)
+    completion = TokenRateField(required=False)
+    cache_read = TokenRateField(required=False)
+    cache_write = TokenRateField(required=False)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -253,7 +253,7 @@ class PrivateEndpointForm(ConsoleForm):
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()
         if "model" not in self.errors and not (cleaned.get("model") or cleaned.get("own_model")):
-            self.add_error("model", "Choose a model, or name an own model.")
+            self.add_error("model", "Choose a model, or name an own model under More.")
         if cleaned.get("own_model_name") and not cleaned.get("own_model"):
             self.add_error("own_model", "A new own model needs a slug.")
         given = {name for name in RATES if cleaned.get(name) is not None}

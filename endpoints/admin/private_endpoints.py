@@ -20,8 +20,8 @@ from accounts.admin.uploads import OrganizationExportForm, OrganizationUploadFor
 from accounts.models import ByokCredential
 from billing.admin.excesses import UnderReviewFilter, count_reviews, reviews_of
 from catalog.admin.prices import PRICING, edit_price
+from catalog.admin.rates import render_rates
 from catalog.models import LanguageModel
-from catalog.pricing import RATES
 from config.api.errors import Forbidden
 from config.api.text import parse_uuid
 from config.audit.context import actor_of
@@ -32,7 +32,7 @@ from config.changes.proposals import PRICE
 from config.clocks.clock import clock
 from config.console.actions import Message, bulk_action, report, transition
 from config.console.base import ConsoleAdmin
-from config.console.formatting import dollars, label_renderer, per_million
+from config.console.formatting import label_renderer, per_million
 from config.console.forms import part
 from config.console.unfold import column, display
 from config.console.uploads import BulkFile, Upload
@@ -40,6 +40,7 @@ from config.models import TIME_COLUMNS
 from endpoints import imports
 from endpoints.activation import describe_failure, validate_and_replace, validate_only
 from endpoints.admin.forms import (
+    RATES,
     DisableDialog,
     EditDialog,
     FallbackDialog,
@@ -149,24 +150,22 @@ class PrivateEndpointAdmin(ConsoleAdmin):
             None,
             "organization",
             ("model", "provider"),
-            ("own_model", "own_model_name"),
             "upstream_model_id",
             "base_url",
             note="A new endpoint is a draft: validate it with a live call, then "
             "activate it. The base URL is an HTTPS address that ends with the version, such as "
             "https://llm.example.com/v1. Leave it empty if the credential contains it.",
         ),
-        part("Declarations", ("declared_region", "declared_zdr")),
         part(
-            "Negotiated price",
-            ("prompt", "completion"),
-            ("cache_read", "cache_write"),
-            note="Leave all four empty to charge the public list price.",
-        ),
-        part(
-            "Limits of time",
+            "More",
+            "own_model",
+            "own_model_name",
+            "declared_region",
+            "declared_zdr",
+            *RATES,
             *TIME_COLUMNS,
-            note="Empty fields, and longer times, mean the limits of the settings.",
+            note="Leave all four rates empty to charge the public list price. Empty limits of "
+            "time, and longer ones, mean those of the settings.",
             folded=True,
         ),
     )
@@ -252,14 +251,11 @@ class PrivateEndpointAdmin(ConsoleAdmin):
         )
         return format_html_join("", "<div>{} in {}: {}</div>", lines) or "none"
 
-    @display(description="Drift", label=_DRIFT)
-    def drift(self, endpoint: PrivateEndpoint) -> str:
-        return "" if endpoint.drifted_at is None else "drifted"
-
-    @display(description="Price / M")
-    def price_text(self, endpoint: PrivateEndpoint) -> str:
-        prompt, completion = endpoint.price.prompt, endpoint.price.completion
-        return f"{per_million(prompt)} / {per_million(completion)}"
+    drift = column("Drift", lambda row: "drifted" if row.drifted_at else "", label=_DRIFT)
+    price_text = column(
+        "Price / M",
+        lambda row: f"{per_million(row.price.prompt)} / {per_million(row.price.completion)}",
+    )
 
     @display(description="Operations")
     def operations(self, endpoint: PrivateEndpoint) -> str:
@@ -269,14 +265,7 @@ class PrivateEndpointAdmin(ConsoleAdmin):
     def proofs(self, endpoint: PrivateEndpoint) -> str:
         return "" if endpoint.validation is None else render_proofs(endpoint.validation)
 
-    @display(description="Rates")
-    def rates(self, endpoint: PrivateEndpoint) -> str:
-        rows = (
-            (name.replace("_", " "), dollars(rate), per_million(rate))
-            for name in RATES
-            if (rate := getattr(endpoint.price, name)) is not None
-        )
-        return format_html_join("", "<div>{}: {} per token ({} per million)</div>", rows)
+    rates = column("Rates", lambda endpoint: render_rates(endpoint.price))
 
     def read_columns(self, request: HttpRequest, rows: list[Any]) -> None:
         super().read_columns(request, rows)

@@ -86,6 +86,27 @@ def test_many_actions_leave_room_for_the_title(
 
 
 @pytest.mark.parametrize("width", [1440, 390])
+def test_what_a_test_of_a_server_says_is_in_sight(server: str, width: int) -> None:
+    User.objects.create_superuser("operator", password=PASSWORD)
+    seen: list[bool] = []
+
+    def visit(page: Page) -> None:
+        page.goto(reverse("admin:catalog_provider_connect"))
+        page.fill("#id_target", "nobody")
+        page.get_by_role("button", name="Test").click()
+        said = page.get_by_role("alert").filter(has_text="There is no provider")
+        said.wait_for()
+        page.wait_for_function(
+            "each => Math.floor(each.getBoundingClientRect().bottom) <= innerHeight",
+            arg=said.element_handle(),
+        )
+        seen.append(said.is_visible())
+
+    assert browse(server, visit, width=width) == []
+    assert seen == [True]
+
+
+@pytest.mark.parametrize("width", [1440, 390])
 def test_key_is_created_and_fits_its_page(server: str, width: int) -> None:
     User.objects.create_superuser("operator", password=PASSWORD)
     factories.make_tenant()

@@ -154,7 +154,7 @@ def test_price_waits_for_a_second_person(server: str, scene: Scene) -> None:
         note = walk.page.get_by_role("note").inner_text()
         assert note.startswith("Another operator (Administrator or Finance) must approve changes")
         walk.look("propose-price")
-        walk.page.fill("#id_prompt", "0.000009")
+        walk.page.fill("#id_prompt", "9")
         walk.page.fill("#id_change_reason", "The provider has a new price list.")
         press(walk.page, "Save or propose")
         assert "Nothing was changed" in walk.said()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from django.contrib.auth.models import Permission, User
 from django.test import Client
 
 from accounts.models import ByokCredential
 from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
 from config.credentials import Secret
+from endpoints.models import PrivateEndpoint
 from tests.support import factories
 from tests.support.console import SECRET, change, fingerprint, listing, page
 from tests.support.factories import Tenant
@@ -161,8 +165,8 @@ def test_change_model_endpoint_stores_changed_rates_as_a_new_price_version(
     endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
     first = endpoint.price
     form = {
-        "prompt": "0.000001",
-        "completion": "0.000002",
+        "prompt": "1",
+        "completion": "2",
         "image": "0",
         "request": "0",
         "is_listed": "on",
@@ -172,13 +176,46 @@ def test_change_model_endpoint_stores_changed_rates_as_a_new_price_version(
     operator.post(page(endpoint), form)
 
     assert ModelEndpoint.objects.get().price == first
-    operator.post(page(endpoint), {**form, "completion": "0.0000000000000000000000000003"})
+    operator.post(page(endpoint), {**form, "completion": "0.0000000000000000000003"})
     price = ModelEndpoint.objects.get().price
     assert (price.price.text("prompt"), price.price.text("completion")) == (
         "0.000001",
         "0.0000000000000000000000000003",
     )
     assert PriceVersion.objects.get(pk=first.pk).price.text("completion") == "0.000002"
+
+
+@pytest.mark.parametrize(
+    ("model", "first"),
+    [
+        (ModelEndpoint, ["model", "provider", "upstream_model_id", "prompt", "completion"]),
+        (PrivateEndpoint, ["organization", "model", "provider", "upstream_model_id", "base_url"]),
+    ],
+)
+def test_a_new_row_asks_for_little_and_folds_the_rest(
+    operator: Client, model: type[Any], first: list[str]
+) -> None:
+    shown = operator.get(listing(model, "add")).context["adminform"]
+    asked, more = shown
+    assert [field.field.name for line in asked for field in line] == first
+    assert (more.name, more.is_collapsible) == ("More", True)
+    # A fault in what is folded opens it.
+    fault = {"context_length": "x", "cache_read": "x"}
+    _, more = operator.post(listing(model, "add"), fault).context["adminform"]
+    assert not more.is_collapsible
+
+
+def test_rates_are_read_and_written_per_million_tokens(operator: Client, db: None) -> None:
+    endpoint = factories.make_endpoint(
+        factories.make_model(), factories.make_provider(), price=factories.make_price("0.000003")
+    )
+    form = operator.get(page(endpoint)).context["adminform"].form
+    assert (form["prompt"].value(), form["prompt"].help_text) == ("3", "USD per million tokens.")
+    viewer = User.objects.create_user("viewer", is_staff=True)
+    viewer.user_permissions.set(Permission.objects.filter(codename="view_modelendpoint"))
+    client = Client()
+    client.force_login(viewer)
+    assert "<div>prompt: $3 per million</div>" in client.get(page(endpoint)).text
 
 
 def test_add_model_endpoint_stores_its_price(operator: Client, db: None) -> None:
@@ -191,12 +228,11 @@ def test_add_model_endpoint_stores_its_price(operator: Client, db: None) -> None
             "provider": str(provider.pk),
             "upstream_model_id": "m-1",
             "region": "global",
-            "prompt": "0.0000025",
-            "completion": "0.00001",
+            "prompt": "2.5",
+            "completion": "10",
             "image": "0",
             "request": "0",
-            "image_output": "0.00003",
-            "is_listed": "on",
+            "image_output": "30",
         },
     )
 

@@ -177,7 +177,7 @@ def test_the_page_shows_a_price_and_saves_it_unchanged(
     [
         ([], {"prompt": ""}, "rates.prompt", "This field is required."),
         ([], {"prompt": "-1"}, "rates.prompt", "greater than or equal to 0"),
-        ([], {"prompt": "1000000"}, "rates.prompt", "no more than 6 digits"),
+        ([], {"prompt": "1000000000000"}, "rates.prompt", "no more than 6 digits"),
         ([], {"discount": "101"}, "rates.discount", "less than or equal to 100"),
         ([IMAGE | {"billable": ""}], {}, "0.billable", "This field is required."),
         ([IMAGE | {"billable": "video"}], {}, "0.billable", "video is not one of"),

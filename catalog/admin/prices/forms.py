@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from decimal import Context, Decimal
+from decimal import Decimal
 from typing import Any, Final
 
 from django import forms
@@ -12,12 +12,10 @@ from django.core.exceptions import ValidationError
 
 from catalog.pricing import Billable, Conditions, Price, Rule, decimal_text
 from catalog.pricing.rules import COLUMNS, DAYS, KIND_OF
-from config.console.formatting import plain_digits
-from config.console.forms import RateFormField
+from config.console.formatting import plain_digits, shift_digits
+from config.console.forms import RateFormField, TokenRateField
 from config.console.unfold import SelectWidget, TextWidget
 
-_EXACT: Final = Context(prec=160)
-_PER_MILLION: Final = 6
 _UNITS: Final = ("token", "image", "search", "second", "character", "request")
 _TIME: Final = re.compile(r"([01]?[0-9]|2[0-4]):([0-5][0-9])")
 _OTHER_RATES: Final = {
@@ -38,12 +36,12 @@ _LABELS: Final = {
 
 def to_shown(rate: Decimal, unit: str) -> Decimal:
     """Returns a rate as people write it: per million where it is per token."""
-    return _EXACT.scaleb(rate, _PER_MILLION) if unit == "token" else rate
+    return shift_digits(rate, 6) if unit == "token" else rate
 
 
 def to_text(shown: Decimal, unit: str) -> str:
     """Returns the rate of one unit as a catalogue file has it."""
-    return decimal_text(_EXACT.scaleb(shown, -_PER_MILLION) if unit == "token" else shown)
+    return decimal_text(shift_digits(shown, -6) if unit == "token" else shown)
 
 
 class RatesForm(forms.Form):
@@ -64,23 +62,16 @@ class RatesForm(forms.Form):
         super().__init__(*args, **kwargs)
         rates: dict[str, forms.Field] = {}
         for column, label in _LABELS.items():
-            unit = COLUMNS[column].unit
-            per = "million tokens" if unit == "token" else unit
-            otherwise = _OTHER_RATES.get(column)
-            hint = f" Empty means {otherwise}." if otherwise else ""
-            rates[column] = RateFormField(
-                label=label, required=otherwise is None, help_text=f"USD per {per}.{hint}"
-            )
+            if (unit := COLUMNS[column].unit) == "token":
+                rates[column] = TokenRateField(label=label, otherwise=_OTHER_RATES.get(column, ""))
+            else:
+                rates[column] = RateFormField(label=label, help_text=f"USD per {unit}.")
         self.fields = {**rates, **self.fields}
 
     @staticmethod
     def read(price: Price) -> dict[str, Any]:
         """Returns the initial values of a price."""
-        rates = {
-            column: to_shown(rate, COLUMNS[column].unit)
-            for column in _LABELS
-            if (rate := getattr(price, column)) is not None
-        }
+        rates = {column: getattr(price, column) for column in _LABELS}
         percent = plain_digits(price.discount * 100) if price.discount else None
         return {**rates, "discount": percent}
 
@@ -88,7 +79,7 @@ class RatesForm(forms.Form):
     def members(self) -> dict[str, Any]:
         """The pricing object of the form."""
         rates = {
-            COLUMNS[column].key: to_text(amount, COLUMNS[column].unit)
+            COLUMNS[column].key: decimal_text(amount)
             for column in _LABELS
             if (amount := self.cleaned_data[column]) is not None
         }

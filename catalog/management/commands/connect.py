@@ -90,9 +90,7 @@ class Command(JSONCommand):
         if found.network is not None:
             self.stdout.write(f"Allowed to it alone: {', '.join(found.networks)}")
         if test is not None:
-            self.stdout.write(
-                f"{test.model} answered in {test.milliseconds} ms: {test.text or '(no text)'}"
-            )
+            self.stdout.write(str(test))
         if curl is not None and not options["dry_run"]:
             self.stdout.write(f"Call it with a key of an organization:\n{curl}")
 

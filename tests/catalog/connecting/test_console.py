@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,13 @@ from accounts.models import ByokCredential
 from catalog.models import ModelEndpoint, Provider
 from config.audit.entries import AuditEntry
 from config.changes.kinds import ChangeKind
+from config.credentials import Secret
 from config.egress import EgressPolicy
 from config.local.certificates import ensure_certificates
 from config.models import ChangeRule
 from endpoints.models import PrivateEndpoint, PrivateProvider
-from tests.support.console import messages_of
+from tests.support import factories
+from tests.support.console import SUBMIT, messages_of, page
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.simulator.server import Simulator
@@ -144,6 +147,68 @@ def test_organizations_need_the_permissions_of_all_that_is_written(
     user.user_permissions.remove(Permission.objects.get(codename="change_provider"))
     for method in (client.get, client.post):
         assert method(PAGE).status_code == 403
+
+
+def ask(client: Client, endpoint: ModelEndpoint) -> list[str]:
+    """Sends a test request by the page of an endpoint, which must change nothing."""
+    before = snapshots.everything()
+    answer = client.post(page(endpoint, "send_test"), SUBMIT, follow=True)
+    assert snapshots.everything() == before
+    return messages_of(answer)
+
+
+def test_an_endpoint_is_sent_a_test_request(operator: Client, ollama: Server) -> None:
+    provider = factories.make_provider("acme", base_url=f"http://127.0.0.1:{ollama.port}/v1")
+    chat = factories.make_endpoint(
+        factories.make_model(), provider, upstream_model_id="llama3.2:3b"
+    )
+    speech = factories.make_endpoint(factories.make_model(output_modalities=["speech"]), provider)
+    assert ask(operator, chat) == ["The provider acme needs a key: enter it on its page."]
+    provider.set_credential(Secret(KEY))
+    [said] = ask(operator, chat)
+    assert said == (
+        "127.0.0.1 is not a public address (loopback), so it is called only if you allow it: list "
+        "its address on the page of the provider, under Allowed networks: it allows 127.0.0.1/32 "
+        "for this alone."
+    )
+    assert ollama.connections == 0
+    provider.allowed_networks = ["127.0.0.1/32"]
+    provider.save_fields("allowed_networks")
+    [said] = ask(operator, chat)
+    assert re.fullmatch(r"llama3\.2:3b answered in [0-9]+ ms: White\.", said)
+    assert ask(operator, speech) == ["There is no test request for this kind of model."]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        (KEY, r"llama3\.2:3b answered in [0-9]+ ms: White\."),
+        (
+            "wrong-key-0123456789",
+            r"The credential is stored, and a test request failed: The server refuses .*\(401\).*",
+        ),
+    ],
+)
+def test_a_new_credential_is_tried_when_it_is_stored(
+    operator: Client, ollama: Server, key: str, expected: str
+) -> None:
+    provider = factories.make_provider(
+        base_url=f"http://127.0.0.1:{ollama.port}/v1", allowed_networks=["127.0.0.1/32"]
+    )
+    free = factories.make_endpoint(
+        factories.make_model(), provider, upstream_model_id="llama3.2:3b"
+    )
+    form = operator.get(page(provider)).context["adminform"].form
+    sent = {name: form[name].value() for name in form.fields if form[name].value() is not None}
+    answer = operator.post(page(provider), {**sent, "secret": key}, follow=True)
+    *_, said = messages_of(answer)
+    assert re.fullmatch(expected, said)
+    provider.refresh_from_db()
+    assert provider.reveal_credential() == Secret(key)
+    free.delist()
+    answer = operator.post(page(provider), {**sent, "secret": KEY}, follow=True)
+    assert len(messages_of(answer)) == 1
 
 
 @pytest.mark.django_db(transaction=True)

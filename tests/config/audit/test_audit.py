@@ -312,8 +312,8 @@ def test_price_change_shows_both_prices(operator: Client) -> None:
     operator.post(
         page(endpoint),
         {
-            "prompt": "0.5",
-            "completion": "1",
+            "prompt": "500000",
+            "completion": "1000000",
             "image": "0",
             "request": "0",
             "is_listed": "on",

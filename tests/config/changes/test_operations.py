@@ -184,7 +184,7 @@ def test_rates_on_the_page_of_an_endpoint_wait(ann: Client) -> None:
     endpoint.save_fields("is_moderated")
     demand(ChangeKind.PRICES)
     finance = sign_in("fin", Role.FINANCE)
-    rates = {"prompt": "0.25", "completion": "0.5", "image": "0", "request": "0"}
+    rates = {"prompt": "250000", "completion": "500000", "image": "0", "request": "0"}
     change(finance, endpoint, {**rates, **WHY})
     shown = ann.get(page(proposed())).content.decode()
     assert "$250,000 per million" in shown
@@ -198,7 +198,7 @@ def test_a_role_cannot_approve_fields_that_it_may_not_write(ann: Client) -> None
     endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
     demand(ChangeKind.PRICES)
     finance = sign_in("fin", Role.FINANCE)
-    sent = {**initial(ann, endpoint), "prompt": "0.25", "quantization": "fp8"}
+    sent = {**initial(ann, endpoint), "prompt": "250000", "quantization": "fp8"}
     change(ann, endpoint, {**sent, **WHY})
     before = snapshots.everything()
     made, text = approve(finance)
@@ -212,7 +212,7 @@ def test_a_new_endpoint_needs_a_second_person_for_its_price(ann: Client, bob: Cl
     demand(ChangeKind.PRICES)
     sent = {
         "model": str(model.pk), "provider": str(provider.pk), "upstream_model_id": "m",
-        "region": "global", "is_listed": "on", "prompt": "0.000001", "completion": "0.000002",
+        "region": "global", "prompt": "1", "completion": "2",
         "image": "0", "request": "0", "supported_parameters": "",
     }  # fmt: skip
     ann.post(reverse("admin:catalog_modelendpoint_add"), {**sent, **WHY})

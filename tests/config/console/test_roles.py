@@ -233,7 +233,7 @@ def test_finance_changes_only_the_rates_of_an_endpoint(db: None, role: str) -> N
     endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
     endpoint.is_moderated = True
     endpoint.save_fields("is_moderated")
-    rates = {"prompt": "0.25", "completion": "0.5", "image": "0", "request": "0"}
+    rates = {"prompt": "250000", "completion": "500000", "image": "0", "request": "0"}
     page = reverse("admin:catalog_modelendpoint_change", args=[endpoint.pk])
     answer = client_of(role).post(page, {**rates, "zdr": "on", "quantization": "fp8"})
 

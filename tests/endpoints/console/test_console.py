@@ -51,13 +51,11 @@ def test_add_private_endpoint_accepts_a_negotiated_price(operator: Client, tenan
         "provider": str(factories.make_provider().pk),
     }
 
-    half = operator.post(
-        listing(PrivateEndpoint, "add"), _draft_form(tenant, **places, prompt="0.000001")
-    )
+    half = operator.post(listing(PrivateEndpoint, "add"), _draft_form(tenant, **places, prompt="1"))
     assert list(half.context["adminform"].form.errors) == ["completion"]
     operator.post(
         listing(PrivateEndpoint, "add"),
-        _draft_form(tenant, **places, prompt="0.000001", completion="0.00000005"),
+        _draft_form(tenant, **places, prompt="1", completion="0.05"),
     )
     assert PrivateEndpoint.objects.get().price.price.text("completion") == "0.00000005"
 

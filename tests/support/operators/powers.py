@@ -41,6 +41,7 @@ WRITES: Final = {
             "catalog_languagemodel_add",
             "catalog_languagemodel_change",
             "catalog_modelendpoint_add",
+            "catalog_modelendpoint_send_test",
             "catalog_provider_delist",
             "catalog_provider_relist",
             "catalog_languagemodel_delist",
