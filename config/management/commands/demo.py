@@ -256,6 +256,8 @@ class Command(JSONCommand):
             f"""\
 Admin            {base_url}/admin/   {ADMIN} / {state.admin_password}
 API reference    {base_url}/docs
+Guides           {base_url}/docs/guide
+Log of requests  {settings.DATA_DIR / "serve.log"}
 Management key   {tenant.management_key}
 Inference key    {tenant.api_key}
 Organization     {tenant.organization_id}
