@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -37,7 +38,8 @@ class Batcher(Generic[Item, Result]):
         future: asyncio.Future[Result] = loop.create_future()
         self._waiting.append((item, future))
         if self._worker is None:
-            self._worker = loop.create_task(self._run())
+            # In no request's context, whose id the log lines of all would have.
+            self._worker = loop.create_task(self._run(), context=Context())
         return future
 
     async def drain(self) -> None:

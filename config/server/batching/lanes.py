@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 from uuid import UUID
@@ -117,7 +118,10 @@ class Ticket(Generic[Item, Result]):
 
 
 class Runner(Generic[Item, Result]):
-    """A lane and the task that runs it; ``started_at`` is when its flush began."""
+    """A lane and the task that runs it; ``started_at`` is when its flush began.
+
+    The task has a context of its own: its log lines would else have the id of one request.
+    """
 
     __slots__ = ("_figures", "lane", "started_at", "task")
 
@@ -278,7 +282,9 @@ class Sides(Generic[Item, Result]):
             return
         idle = [runner for runner in self.runners if runner.task is None]
         for runner in idle[:waiting]:
-            runner.task = asyncio.get_running_loop().create_task(self._run(runner))
+            runner.task = asyncio.get_running_loop().create_task(
+                self._run(runner), context=Context()
+            )
 
     def close(self) -> None:
         if self._timer is not None:
@@ -382,7 +388,9 @@ class Sides(Generic[Item, Result]):
             return
         for runner in self.runners:
             if runner.task is None:
-                runner.task = asyncio.get_running_loop().create_task(self._close(runner))
+                runner.task = asyncio.get_running_loop().create_task(
+                    self._close(runner), context=Context()
+                )
 
     async def _close(self, runner: Runner[Item, Result]) -> None:
         """Closes the connection of a side lane, which may not be needed for long."""
@@ -513,11 +521,13 @@ class Lanes(Generic[Item, Result]):
         """Starts the first lane; if it is slow, another one."""
         first, *others = self._shared
         if first.task is None:
-            first.task = asyncio.get_running_loop().create_task(self._run(first))
+            first.task = asyncio.get_running_loop().create_task(self._run(first), context=Context())
         elif self._is_slow:
             for runner in others:
                 if runner.task is None:
-                    runner.task = asyncio.get_running_loop().create_task(self._run(runner))
+                    runner.task = asyncio.get_running_loop().create_task(
+                        self._run(runner), context=Context()
+                    )
                     return
 
     async def _run(self, runner: Runner[Item, Result]) -> None:

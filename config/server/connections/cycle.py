@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from contextvars import Context
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, Final, Protocol
@@ -100,7 +101,10 @@ class Cycle:
 
     def start(self, application: Any, scope: Any) -> None:
         """Starts to serve the request."""
-        self._task = asyncio.get_running_loop().create_task(self._run(application, scope))
+        # The end of the request before may start this one, in a context with its ids.
+        self._task = asyncio.get_running_loop().create_task(
+            self._run(application, scope), context=Context()
+        )
         self._connection.server_state.tasks.add(self._task)
 
     def feed(self, body: bytes) -> None:

@@ -9,6 +9,8 @@ from uuid import UUID
 
 import pytest
 
+from config.server import logs
+from config.server.batching.batcher import Batcher
 from config.server.batching.lanes import Lane, Lanes
 from config.server.batching.waits import Blocked, Suspects
 
@@ -368,3 +370,25 @@ def test_lanes_are_full_for_a_locked_organization_with_a_thousand_items() -> Non
         assert not lanes.is_full(A)
 
     run(test)
+
+
+def test_what_many_requests_share_has_the_id_of_none() -> None:
+    seen: list[str] = []
+
+    async def flush(batch: list[Any], _: Collection[UUID] = ()) -> Sequence[str | BaseException]:
+        seen.append(logs.request_id.get())
+        return [Blocked() if len(seen) == 1 else "stored"] * len(batch)
+
+    async def close() -> None:
+        seen.append(logs.request_id.get())
+
+    async def submit() -> None:
+        logs.request_id.set("one of many")
+        lanes: Lanes[Any, str] = Lanes("test", lambda is_apart: Lane(flush, close), Suspects())
+        batcher: Batcher[Any, str] = Batcher(flush)
+        async with asyncio.timeout(60):
+            assert await lanes.submit(A, "a").future == "stored"
+            assert await batcher.submit("b") == "stored"
+
+    asyncio.run(submit())
+    assert seen == [""] * 3
