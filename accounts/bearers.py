@@ -33,7 +33,10 @@ def bearer_digests(authorization: str | None) -> KeyDigests:
     if not authorization:
         raise Unauthenticated
     match = _BEARER.fullmatch(authorization)
-    if match is None or not secrets.may_be_key(match[1]):
+    if match is None:
+        # Often a variable that is not set, or a key without its scheme.
+        raise Unauthenticated
+    if not secrets.may_be_key(match[1]):
         raise Unauthenticated("The API key is not valid.")
     return KeyDigests(match[1])
 

@@ -19,6 +19,17 @@ from tests.support.factories import Tenant
 ROUTE = "/api/v1/key"
 MISSING = "Authentication is missing or invalid. Send 'Authorization: Bearer <API key>'."
 INVALID = "The API key is not valid."
+# Headers that hold one text behind the scheme, which is no key.
+WELL_FORMED = (
+    'Bearer "{key}"',
+    "Bearer null",
+    "Bearer undefined",
+    "Bearer sk-cw-",
+    "Bearer {upper}",
+    "Bearer {typo}",
+    "Bearer {cut}",
+    "Bearer {other_prefix}",
+)
 
 
 def refusal(message: str) -> dict[str, object]:
@@ -56,17 +67,10 @@ def test_a_missing_header_is_refused_without_a_query(
         "Bearer {key}, Bearer {key}",
         "Bearer {key},{key}",
         "Bearer {key} {key}",
-        'Bearer "{key}"',
         "Basic {key}",
         "Token {key}",
-        "Bearer null",
-        "Bearer undefined",
-        "Bearer sk-cw-",
-        "Bearer {upper}",
-        "Bearer {typo}",
-        "Bearer {cut}",
-        "Bearer {other_prefix}",
         "Bearer {key}é",
+        *WELL_FORMED,
         "Bearer {fullwidth}",
     ],
 )
@@ -86,7 +90,7 @@ def test_a_malformed_header_is_refused_without_a_query(
     with CaptureQueriesContext(connection) as captured:
         response = anonymous.get(ROUTE, headers={"Authorization": text})
     assert response.status_code == 401
-    assert response.json() == refusal(INVALID)
+    assert response.json() == refusal(INVALID if header in WELL_FORMED else MISSING)
     assert len(captured) == 0
 
 
@@ -110,11 +114,11 @@ def test_case_of_the_scheme_and_blanks_around_the_key_are_ignored(
         ({"X-Api-Key": "KEY", "Authorization": ""}, None),
         ({"X-Api-Key": "KEY", "Authorization": "Bearer "}, None),
         ({"X-Api-Key": "KEY", "Authorization": "bearer"}, None),
-        ({"X-Api-Key": "", "Authorization": "Bearer "}, INVALID),
+        ({"X-Api-Key": "", "Authorization": "Bearer "}, MISSING),
         ({"X-Api-Key": ""}, MISSING),
         ({"X-Api-Key": "wrong"}, INVALID),
-        ({"X-Api-Key": "KEY,KEY"}, INVALID),
-        ({"X-Api-Key": "KEY", "Authorization": "Basic eDp5"}, INVALID),
+        ({"X-Api-Key": "KEY,KEY"}, MISSING),
+        ({"X-Api-Key": "KEY", "Authorization": "Basic eDp5"}, MISSING),
         (
             {"X-Api-Key": "KEY", "Authorization": "Bearer OTHER"},
             "Authorization and x-api-key hold different keys; send one of them.",
