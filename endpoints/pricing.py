@@ -81,7 +81,14 @@ def _convert(data: Any, shape: Any, name: str) -> Any:
     except msgspec.ValidationError as exc:
         text, _, path = str(exc).partition(" - at `$")
         member = f"{name}{path.rstrip('`')}"
-        raise InvalidPricing([(member, text)]) from None
+        rows = data[:20] if shape is Lines and isinstance(data, list) else ()
+        lacking = [
+            (f"lines[{index}].{field.name}", "This field is required.")
+            for index, each in enumerate(rows)
+            for field in msgspec.structs.fields(Line)
+            if field.required and isinstance(each, dict) and field.name not in each
+        ]
+        raise InvalidPricing(lacking or [(member, text)]) from None
 
 
 def _shorten(path: str, pricing: EndpointPricing) -> str:

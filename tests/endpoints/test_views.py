@@ -376,6 +376,10 @@ def test_put_pricing_takes_every_key_and_lines(
         ({"pricing": FULL_PRICING, "lines": [LINE | {"colour": "red"}]}, "colour"),
         ({"pricing": FULL_PRICING | {"lines": [LINE]}, "lines": [LINE]}, "lines"),
         ({"pricing": FULL_PRICING, "lines": "free"}, "lines"),
+        (
+            {"pricing": FULL_PRICING, "lines": [{"unit": "image"}, LINE, {}]},
+            "lines[0].billable, lines[0].price, lines[2].billable, lines[2].unit, lines[2].price:",
+        ),
     ],
 )
 def test_put_pricing_names_the_wrong_member_and_changes_nothing(
