@@ -108,7 +108,7 @@ class CallIds:
     def _name_call(self, given: str) -> str:
         name = given if self._form.fullmatch(given) else self._hash(given)
         while name in self._taken:
-            name = self._hash(f"{given}\0{len(self._taken)}")
+            name = self._hash(f"{name}\0{len(self._taken)}")
         self._taken.add(name)
         self._given[given] = name
         return name

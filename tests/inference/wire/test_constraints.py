@@ -61,6 +61,16 @@ def test_an_id_that_a_server_repeats_in_every_turn_is_another_one_each_time() ->
     assert (used[0], len({*used})) == ("call_0", 2)
 
 
+def test_an_id_that_is_made_may_be_taken_already() -> None:
+    def used(other: str) -> list[str]:
+        sent = body_of("anthropic", messages=turns(*map(call_of, ("x", other, "x"))), tools=[LOOK])
+        return [each["id"] for each in blocks_of(sent, "tool_use")]
+
+    made = used("y")[2]
+    assert used(made)[:2] == ["x", made]
+    assert len({*used(made)}) == 3
+
+
 def test_calls_of_one_answer_that_share_an_id_have_their_results_in_order() -> None:
     for given in ("call_0", ""):
         history = turns(call_of(given, name="look"), call_of(given, name="find"))
