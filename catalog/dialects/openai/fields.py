@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
@@ -112,10 +113,10 @@ def repair_calls(fields: dict[str, Any], target: Constraints) -> dict[str, Any]:
 
     Arguments that are no object, perhaps because a limit cut them off, become one with a text.
     """
-    messages = decode_list(fields.get("messages"))
+    messages = decode_list(fields.get("messages")) or []
     ids = None if target.call_id is OPENAI.call_id else CallIds(target.call_id)
     has_changed = False
-    for message in messages or ():
+    for message in messages:
         if ids is not None and read_member(message, "role") == "tool":
             message["tool_call_id"] = ids.name_result(read_member(message, "tool_call_id"))
             has_changed = True
@@ -136,7 +137,7 @@ def repair_calls(fields: dict[str, Any], target: Constraints) -> dict[str, Any]:
                 arguments = text if is_object else _encode(read_arguments(text)).decode()
                 call["function"] = {**function, "arguments": arguments}
                 message["tool_calls"], has_changed = calls, True
-    ordered = _pair_results(messages or [])
+    ordered = _pair_results(messages)
     if target.has_strict_roles:
         ordered = _order_roles(ordered)
     if has_changed or ordered != messages:
@@ -147,17 +148,17 @@ def repair_calls(fields: dict[str, Any], target: Constraints) -> dict[str, Any]:
 def _pair_results(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Returns messages in which each call has its one result behind it.
 
-    Results without an id are left to servers that know them by their place.
+    Calls and results without an id are left to servers that know them by their place.
     """
-    calls = [decode_list(message.get("tool_calls")) or () for message in messages]
+    calls = [
+        [read_member(call, "id") for call in decode_list(message.get("tool_calls")) or ()]
+        for message in messages
+    ]
     results = [
         read_member(message, "tool_call_id") if read_member(message, "role") == "tool" else None
         for message in messages
     ]
-    if "" in results:
-        return messages
-    steps = pair_results([[read_member(call, "id") for call in each] for each in calls], results)
-    if steps is None:
+    if "" in [*results, *chain(*calls)] or not (steps := pair_results(calls, results)):
         return messages
     ordered = []
     for step in steps:

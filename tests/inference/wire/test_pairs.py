@@ -230,6 +230,19 @@ def test_a_result_without_an_id_is_left_to_servers_that_know_its_place(
             assert found == [("user", "Hi"), ("call", "a"), ("result", "a")]
 
 
+@pytest.mark.parametrize("missing", [{}, {"id": None}, {"id": 5}])
+def test_a_call_without_an_id_is_left_to_servers_that_know_its_place(
+    missing: dict[str, Any],
+) -> None:
+    call = {"type": "function", "function": {"name": "look", "arguments": "{}"}, **missing}
+    history = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "a", "content": "a"},
+    ]
+    assert body_of("openai", messages=history)["messages"] == history
+
+
 HELLO: Final[list[Item]] = [("answer", "Hello."), ("user", "Hi")]
 LAST: Final[list[Item]] = [("user", "Hi"), ("answer", "It is")]
 GO_ON: Final = ("user", "Continue where your last answer ends.")
