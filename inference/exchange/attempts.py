@@ -470,15 +470,18 @@ class Attempts:
         own_total = tighten(math.inf, candidate.route.time_limits.total)
         self.attempt_deadline = min(self._deadline, time.monotonic() + own_total)
         call = build_call(candidate, request, self._admission.user, item.max_tokens)
-        for name in ("tools", "messages"):
-            raw = call.fields.get(name)
-            if isinstance(raw, msgspec.Raw) and ODD_NAME.search(raw) and call.native is None:
-                target = dialects.constraints_of(candidate.route.dialect, call.capabilities)
-                fields, self._names = fit_names(call.fields, target)
-                call = replace(call, fields=fields)
-                break
-        build = partial(build_stated, dialect.build) if call.secret.is_object else dialect.build
-        outbound = await self._workload.run(request.size, build, call, copies=_BUILDING_COPIES)
+        try:
+            for name in ("tools", "messages"):
+                raw = call.fields.get(name)
+                if isinstance(raw, msgspec.Raw) and ODD_NAME.search(raw) and call.native is None:
+                    target = dialects.constraints_of(candidate.route.dialect, call.capabilities)
+                    fields, self._names = fit_names(call.fields, target)
+                    call = replace(call, fields=fields)
+                    break
+            build = partial(build_stated, dialect.build) if call.secret.is_object else dialect.build
+            outbound = await self._workload.run(request.size, build, call, copies=_BUILDING_COPIES)
+        except msgspec.ValidationError as exc:  # a number out of range
+            raise Untranslatable(f"This provider's format cannot have the request: {exc}") from None
         if settings.TRACE_UPSTREAMS:
             outbound = self._watcher.trace_request(outbound)
         # What was made for the upstream is in memory until it answers.

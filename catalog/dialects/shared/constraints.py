@@ -245,10 +245,8 @@ _KEYWORDS: Final = frozenset(
         "title", "default", "properties", "required", "items", "additionalProperties", "format",
     )
 )  # fmt: skip
-_FORMATS: Final = frozenset(
-    (
-        "date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid",
-    )
+_FORMATS: Final = (
+    "date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid",
 )  # fmt: skip
 
 

@@ -271,6 +271,14 @@ def test_a_schema_has_the_keywords_that_anthropic_accepts() -> None:
     }
 
 
+@pytest.mark.parametrize("form", [None, 1, ["date"], {"a": 1}])
+def test_a_format_that_is_none_is_told_to_anthropic(form: Any) -> None:
+    schema = {"type": "string", "format": form}
+    wanted = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    sent = body_of("anthropic", response_format=wanted)["output_config"]["format"]["schema"]
+    assert json.loads(sent["description"]) == {"format": form}
+
+
 def test_a_schema_of_any_names_is_told_to_anthropic() -> None:
     schema = {"type": "object", "additionalProperties": {"type": "string"}}
     wanted = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
