@@ -313,6 +313,7 @@ _BEYOND_PAGES: Final = 0x32400
 _JOINS: Final = 0x80
 _SLACK: Final = 50
 _MIXED: Final = 8
+_CAPITALS, _DIGITS = FEATURES.index("upper_run"), FEATURES.index("digit_run")
 # The tokens of a character behind a space beyond its own, if it is no letter.
 _PARTED: Final = 2
 _PARTED_SIGN: Final = re.compile(r" (?=[^\w\x00-\x7f])")
@@ -391,18 +392,23 @@ class TokenizerFamily(msgspec.Struct, frozen=True, omit_defaults=True):
             return known
         if not (pages := read_characters(self.characters)):
             return 0
-        tokens = apart = 0
+        tokens = apart = capitals = 0
         for char, count in counts.chars.items():
             code = ord(char)
             entry = pages[code >> 8][code & 0xFF] if code < _BEYOND_PAGES else 0
             tokens += count * (entry & ~_JOINS or len(char.encode("utf-8", "surrogatepass")))
             if entry < _JOINS and char.isalnum():
                 apart += count
+            if char.isupper():
+                capitals += count
         size = sum(counts.scripts.values())
         mixed = size - max(counts.scripts.values(), default=0)
         more = tokens + -(-tokens // _SLACK) + -(-mixed // _MIXED) - size
         if self.edge:
-            more += self.edge * (counts.edges + counts.count_borders())
+            more += self.edge * (
+                counts.edges + counts.count_borders() + capitals
+                + min(counts.spaced, counts.features[_DIGITS]) + 2 * counts.features[_CAPITALS]
+            )  # fmt: skip
         more += _PARTED * counts.parted
         more -= max(counts.spaced - apart, 0)
         counts.more[self.characters] = more
