@@ -363,8 +363,9 @@ def parse_usage(fields: dict[str, msgspec.Raw], *, completion: int | None = None
         (usage.completion_tokens_details or usage.output_tokens_details, _COMPLETION_DETAILS),
     ):
         if isinstance(details, dict):
-            for name in names.keys() & details.keys():
-                parts[names[name]] = details[name] or parts.get(names[name])
+            for name, part in names.items():
+                if name in details:
+                    parts[part] = parts.get(part) or details[name]
             if isinstance(inner := details.get("cached_tokens_details"), dict):
                 parts["audio_cached"] = inner.get("audio_tokens")
     if not parts.get("cached"):
@@ -386,7 +387,7 @@ def parse_usage(fields: dict[str, msgspec.Raw], *, completion: int | None = None
     prompt = usage.own_prompt if usage.prompt_tokens is None else usage.prompt_tokens
     made = usage.output_tokens if usage.completion_tokens is None else usage.completion_tokens
     made = made if completion is None else completion
-    if not prompt or not made:
+    if not prompt or (not made and completion is None):
         prompt, made = _complete(prompt, made, usage.total_tokens)
     counted = read_usage(prompt, made, **parts)
     if counted is not None and counted.reasoning:

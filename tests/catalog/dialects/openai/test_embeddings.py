@@ -57,7 +57,7 @@ def test_parse_reply_ignores_an_invalid_usage(usage: Any) -> None:
 
 
 def test_parse_reply_ignores_the_completion_tokens_of_embeddings() -> None:
-    usage = {"prompt_tokens": 8, "completion_tokens": 9, "total_tokens": 8}
+    usage = {"prompt_tokens": 8, "completion_tokens": 9, "total_tokens": 17}
     read = openai.parse_reply(Operation.EMBEDDINGS, body(usage=usage)).usage
     assert read == Usage(prompt=8, completion=0)
 

@@ -168,6 +168,20 @@ def test_parse_reply_refuses_a_chat_message_as_text_completion() -> None:
         ),
         (
             {
+                "prompt_tokens": 9,
+                "completion_tokens": 8,
+                "prompt_tokens_details": {
+                    "cached_content_tokens": 1,
+                    "cache_read_tokens": 2,
+                    "cached_tokens": 4,
+                    "cache_write_tokens": 0,
+                    "cache_creation_tokens": 3,
+                },
+            },
+            Usage(9, 8, cached=4, cache_write=3),
+        ),
+        (
+            {
                 "prompt_tokens": 32,
                 "completion_tokens": 9,
                 "total_tokens": 135,
