@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 
+from catalog.dialects.base import InvalidReply
 from catalog.dialects.openai.members import REASONING_NAMES, build_details, name_finish_reason
 from catalog.dialects.shared.raw import first_byte, is_empty, is_null
 from catalog.dialects.shared.replies import choose_call_id
@@ -23,13 +25,13 @@ DELTA_MISSING: Final = "An event has a choice without a delta; it got an empty o
 
 _EMPTY_TEXT: Final = msgspec.Raw(b'""')
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.decode
+_decode_text = msgspec.json.Decoder(str).decode
 _decode_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 # What tells whether an object of JSON is complete: escapes, quotes and brackets.
 _TOKENS: Final = re.compile(r'\\.?|["{}\[\]]', re.DOTALL)
-_TEXT_TYPES: Final = frozenset(("text", "output_text", "input_text", ""))
-_THOUGHT_TYPES: Final = frozenset(("thinking", "reasoning", "reasoning_text", "summary_text"))
+_TEXT_TYPES: Final = ("text", "output_text", "input_text", "")
+_THOUGHT_TYPES: Final = ("thinking", "reasoning", "reasoning_text", "summary_text")
 # What arguments without members are written as.
 _NO_ARGUMENTS: Final = frozenset(("", "{}", "null"))
 # The reasons that say nothing of calls; "length" and the others are more exact.
@@ -217,6 +219,13 @@ def _join_thoughts(value: Any) -> str:
     return "".join(text for kind, text in _read_parts(value, "thought") if kind != "image")
 
 
+def _decode(raw: msgspec.Raw) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.DecodeError, RecursionError):  # a number out of range
+        raise InvalidReply("A choice of the answer is malformed.") from None
+
+
 def _read_parts(value: Any, kind: str) -> Iterator[tuple[str, Any]]:
     """Yields the texts, thoughts and pictures of a content; parts may hold parts themselves."""
     if isinstance(value, str):
@@ -283,14 +292,6 @@ def _write_arguments(arguments: Any) -> str:
     return _encode(arguments).decode()
 
 
-def _read_inner(text: str) -> Any:
-    """Returns the value of arguments that a server has written as JSON twice."""
-    try:
-        return _decode(text)
-    except (msgspec.DecodeError, RecursionError):
-        return None
-
-
 def _beside(call: dict[str, Any]) -> dict[str, Any]:
     """Returns the further members of a call, such as the signature of its thoughts."""
     known = ("index", "id", "type", "function", "name", "arguments", "parameters")
@@ -311,8 +312,10 @@ def _write_whole(call: dict[str, Any], ids: set[str]) -> dict[str, Any]:
         return {**call, "id": call_id}
     name, arguments = _read_function(call)
     text = _write_arguments(arguments)
-    if text[:1] == '"' and isinstance(inner := _read_inner(text), str):
-        text = inner
+    if text[:1] == '"':
+        # Some servers write the JSON twice.
+        with suppress(msgspec.DecodeError):
+            text = _decode_text(text)
     function = {"name": name, "arguments": "{}" if text.strip() in _NO_ARGUMENTS else text}
     return {"id": call_id, "type": "function", "function": function, **_beside(call)}
 
@@ -346,7 +349,7 @@ def _continue_calls(
             function["name"] = name
             call.name += name
         text = _write_arguments(arguments)
-        if not call.has_arguments and text.strip() in _NO_ARGUMENTS:
+        if not (call.has_arguments or state.is_finished) and text.strip() in _NO_ARGUMENTS:
             # Some servers begin with an empty object; the end adds one if nothing follows.
             call.is_complete, text = bool(text.strip()), ""
         elif call.has_arguments and (call.is_complete or not isinstance(arguments, str | None)):

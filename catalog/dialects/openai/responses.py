@@ -446,7 +446,7 @@ class ResponseReader:
             return data
         number, is_call = self._numbers[event.output_index], item.type in _CALLS
         known = self._calls.get(number) if is_call else None
-        is_named = item.call_id == known if known else item.call_id not in self._taken
+        is_named = item.call_id == known if known else str(item.call_id) not in self._taken
         if item.is_sound and (is_named or not is_call):
             if is_call:
                 self._calls[number] = item.call_id

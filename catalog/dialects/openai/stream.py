@@ -336,15 +336,15 @@ class ChoicesParser:
             fields["choices"] = _NO_CHOICES
         try:
             choices = parse_choices(fields)
+            is_marked = self._check_choices(choices)
+            self._note_frame(event, fields, is_blank=not choices or is_marked)
+            if is_marked:
+                if self._repairs is None:
+                    self._repairs = Repairs(is_text=self._is_text)
+                fields["choices"] = self._repairs.repair(fields["choices"], self.notes)
         except InvalidReply as exc:
             raise InvalidStream(str(exc)) from None
-        is_marked = self._check_choices(choices)
-        self._note_frame(event, fields, is_blank=not choices or is_marked)
-        if is_marked:
-            if self._repairs is None:
-                self._repairs = Repairs(is_text=self._is_text)
-            fields["choices"] = self._repairs.repair(fields["choices"], self.notes)
-        elif b'"reasoning' in event:
+        if not is_marked and b'"reasoning' in event:
             fields["choices"] = add_reasoning(fields["choices"])
         usage = parse_usage(fields) if "usage" in fields else None
         if usage is None and ("timings" in fields or "x_groq" in fields):

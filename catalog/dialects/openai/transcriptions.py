@@ -81,6 +81,6 @@ def _read_milliseconds(seconds: Any) -> int | None:
             return None
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         return None
-    if not math.isfinite(seconds) or seconds < 0:
+    if not 0 <= seconds < math.inf:
         return None
     return min(round(seconds * 1000), _MOST_MS) if seconds < _MOST_MS else _MOST_MS

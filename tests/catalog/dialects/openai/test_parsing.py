@@ -101,6 +101,8 @@ def test_parse_reply_counts_all_output_of_the_model(message: dict[str, Any], siz
         b'{"choices":[{"message":"text"}]}',
         b'{"choices":[{"text":"x"}]}',
         b'{"choices":[{"message":{},"finish_reason":5}]}',
+        b'{"choices":[{"message":{"tool_calls":[{"type":1e999}]}}]}',
+        b'{"choices":[{"message":{"content":[1e999]}}]}',
         b'{"choices":[{"message":{"content":"\xff"}}]}',
         b'{"choices":[{"message":{}}],"x":"\xff"}',
         b'{"choices":[{"message":{}}],"x":"\xff","y":NaN}',
@@ -316,6 +318,7 @@ def test_feed_ignores_data_after_the_end() -> None:
         b"data: [1,2]\n\n",
         b'data: {"choices":5}\n\n',
         b'data: {"choices":[{"delta":"x"}]}\n\n',
+        b'data: {"choices":[{"delta":{"tool_calls":[{"type":1e999}]}}]}\n\n',
         b'data: {"choices":[],"x":"\xff"}\n\n',
         b'data: {"choices":' + b"[" * 5000 + b"]" * 5000 + b"}\n\n",
     ],
@@ -325,6 +328,40 @@ def test_chunks_before_a_malformed_event_are_pending(bad: bytes) -> None:
     with pytest.raises(InvalidStream):
         parser.feed(delta("one") + delta("two") + bad + delta("three"))
     assert [chunk.output_bytes for chunk in parser.pending] == [3, 3]
+
+
+def test_a_part_of_an_odd_type_is_left_out() -> None:
+    parts = [{"type": {}, "text": "a"}, {"type": ["text"]}, {"type": "text", "text": "b"}]
+    choice = {"message": {"content": parts}, "finish_reason": "stop"}
+    found = openai.parse_reply(Operation.CHAT, reply(choices=[choice])).fields["choices"]
+    assert found[0]["message"]["content"] == "b"
+
+
+def test_a_length_out_of_range_is_read_as_a_long_one() -> None:
+    body = json.dumps({"text": "a", "duration": 10**400}).encode()
+    usage = openai.parse_reply(Operation.TRANSCRIPTION, body).usage
+    assert usage is not None
+    assert usage.milliseconds > 10**8
+
+
+def test_a_call_of_a_response_whose_id_is_no_text_gets_one() -> None:
+    item = {"type": "function_call", "call_id": ["a"], "name": "look", "arguments": "{}"}
+    parser = openai.native.stream_parser(Operation.CHAT)
+    chunks = parser.feed(event(type="response.output_item.added", output_index=0, item=item))
+    [told] = [chunk.data for chunk in chunks if chunk.data]
+    assert json.loads(told.partition(b"data: ")[2])["item"]["call_id"].startswith("call_")
+
+
+def test_a_call_behind_the_finish_reason_keeps_its_arguments() -> None:
+    parser = openai.stream_parser(Operation.CHAT)
+    told = []
+    for number, reason in enumerate(("tool_calls", None)):
+        function = {"name": "look", "arguments": "{}"}
+        call = {"index": number, "id": str(number), "type": "function", "function": function}
+        choice = {"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": reason}
+        [chunk] = parser.feed(event(choices=[choice]))
+        told += chunk.fields["choices"][0]["delta"]["tool_calls"]
+    assert [each["function"]["arguments"] for each in told] == ["{}", "{}"]
 
 
 def test_chunks_before_a_reported_error_are_pending() -> None:
