@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -48,7 +49,9 @@ from tests.support.processes import Served, manage, serve, set_up
 from tests.support.simulator.server import Simulator
 
 QUICK, SLOW = "acme/quick", "acme/slow"
-COPY = "history_copy"
+# The database of the service, a copy, and one that was put aside; each process has its own.
+NAME = f"history_{os.getpid()}"
+COPY, ASIDE = f"{NAME}_copy", f"{NAME}_aside"
 
 
 @dataclass
@@ -125,10 +128,10 @@ class Installation:
         """Yields a connection to the server, while nobody is connected to a database of it."""
         with psycopg.connect(self.url, dbname="template1", autocommit=True) as server:
             allow(server, name, False)
-            server.execute(
-                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s",
-                [name],
-            )
+            end = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s"
+            # One that was connecting before that is seen only afterwards.
+            while server.execute(end, [name]).fetchall():
+                pass
             yield server
 
 
@@ -167,7 +170,7 @@ def describe(base_url: str) -> dict[str, Any]:
 def installation(
     django_db_setup: None, simulator: Simulator, tmp_path: Path
 ) -> Iterator[Installation]:
-    with own_database("history", is_migrated=True) as url, ExitStack() as stack:
+    with own_database(NAME, is_migrated=True) as url, ExitStack() as stack:
         found = Installation(url)
         file = tmp_path / "catalogue.json"
         file.write_text(json.dumps(describe(simulator.base_url)))
@@ -188,7 +191,7 @@ def test_a_backup_restored_under_a_running_service_is_noticed_and_settled_again(
     server = served.address
     assert installation.post(server, QUICK).status_code == 200
     wait_until(lambda: installation.rows()[-1][1] == "completed")
-    installation.replace(COPY, "history")
+    installation.replace(COPY, NAME)
 
     for _ in range(3):
         assert installation.post(server, QUICK).status_code == 200
@@ -201,7 +204,7 @@ def test_a_backup_restored_under_a_running_service_is_noticed_and_settled_again(
     wait_until(lambda: len(installation.rows()) == 5)
     before = [row for row in installation.rows() if row[1] == "completed"]
     assert len(before) == 4
-    installation.replace("history", COPY)
+    installation.replace(NAME, COPY)
 
     wait_until(lambda: installation.reason(server) == "history")
     refused = installation.post(server, QUICK)
@@ -247,32 +250,32 @@ def test_a_backup_restored_under_a_running_service_is_noticed_and_settled_again(
 def test_history_that_comes_back_needs_no_operator(installation: Installation) -> None:
     [served] = installation.services
     server = served.address
-    installation.replace(COPY, "history")
+    installation.replace(COPY, NAME)
     assert installation.post(server, QUICK).status_code == 200
     wait_until(lambda: [row[1] for row in installation.rows()] == ["completed"])
     rows = installation.rows()
     # No heartbeat may reach it after it was copied.
-    installation.rename("history", "history_good")
-    installation.replace("history", COPY)
+    installation.rename(NAME, ASIDE)
+    installation.replace(NAME, COPY)
     wait_until(lambda: installation.reason(server) == "history")
     assert installation.post(server, QUICK).status_code == 503
     told = "SELECT id, worker, since, until FROM inference_historyloss"
     wait_until(lambda: installation.query(told))
     [loss] = installation.query(told)
     # A loss may be told while the rows come back.
-    with psycopg.connect(installation.url, dbname="history_good", autocommit=True) as good:
+    with psycopg.connect(installation.url, dbname=ASIDE, autocommit=True) as good:
         good.execute(
             "INSERT INTO inference_historyloss (id, worker, since, until) VALUES (%s, %s, %s, %s)",
             loss,
         )
-    installation.replace("history", "history_good")
+    installation.replace(NAME, ASIDE)
     wait_until(lambda: installation.reason(server) is None)
     assert installation.rows() == rows
     assert installation.post(server, QUICK).status_code == 200
     assert installation.manage("accept_history") == {"lost": []}
     assert installation.manage("verify_ledger") == {"differences": []}
     with psycopg.connect(installation.url, dbname="template1", autocommit=True) as other:
-        other.execute("DROP DATABASE history_good WITH (FORCE)")
+        other.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(ASIDE)))
 
 
 @pytest.fixture
