@@ -106,6 +106,7 @@ def join_chat(chunks: Iterable[Chunk]) -> Reply:
     """Returns the answer of chat that chunks add up to; raises :class:`InvalidReply`."""
     fields: dict[str, Any] = {}
     joined: dict[int, dict[str, Any]] = {}
+    texts = _Texts()
     reply = Reply(fields, None, None, None)
     for chunk in chunks:
         fields |= {
@@ -122,7 +123,8 @@ def join_chat(chunks: Iterable[Chunk]) -> Reply:
         for raw in chunk.repeated_choices or [_encode(chunk.fields.get("choices", []))]:
             for choice in _decode(raw):
                 index = choice.get("index") or 0
-                _join_choice(joined.setdefault(index, {"index": index}), choice)
+                _join_choice(joined.setdefault(index, {"index": index}), choice, texts)
+    texts.join()
     if not joined:
         raise InvalidReply("The answer has no choices.")
     fields["choices"] = [joined[index] for index in sorted(joined)]
@@ -130,7 +132,26 @@ def join_chat(chunks: Iterable[Chunk]) -> Reply:
     return reply
 
 
-def _join_choice(whole: dict[str, Any], piece: dict[str, Any]) -> None:
+class _Texts:
+    """The pieces of the texts of an answer, which are joined once, at its end."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[tuple[int, str], tuple[dict[str, Any], list[str]]] = {}
+
+    def add(self, part: dict[str, Any], name: str, piece: str) -> None:
+        """Adds to a member of a part of the answer, which keeps its place among the members."""
+        found = self._pieces.get((id(part), name))
+        if found is None:
+            part.setdefault(name, "")
+            found = self._pieces[id(part), name] = part, []
+        found[1].append(piece)
+
+    def join(self) -> None:
+        for (_, name), (part, pieces) in self._pieces.items():
+            part[name] = "".join(pieces)
+
+
+def _join_choice(whole: dict[str, Any], piece: dict[str, Any], texts: _Texts) -> None:
     """Adds an event's choice to the whole one."""
     delta = piece.pop("delta", None)
     part = whole
@@ -142,11 +163,11 @@ def _join_choice(whole: dict[str, Any], piece: dict[str, Any]) -> None:
         if value is None:
             continue
         if name in _TEXTS and isinstance(value, str):
-            part[name] = (part.get(name) or "") + value
+            texts.add(part, name, value)
         elif name in _LISTS and isinstance(value, list):
             part.setdefault(name, []).extend(value)
         elif name == "tool_calls" and isinstance(value, list):
-            _join_calls(part.setdefault(name, []), value)
+            _join_calls(part.setdefault(name, []), value, texts)
         else:
             part[name] = value
     for name, value in piece.items():
@@ -158,14 +179,14 @@ def _join_choice(whole: dict[str, Any], piece: dict[str, Any]) -> None:
             whole[name] = value
 
 
-def _join_calls(calls: list[dict[str, Any]], pieces: list[dict[str, Any]]) -> None:
+def _join_calls(calls: list[dict[str, Any]], pieces: list[dict[str, Any]], texts: _Texts) -> None:
     """Adds pieces of tool calls, whose numbers were repaired."""
     for piece in pieces:
         index, function = piece.pop("index"), piece.pop("function", {})
         while len(calls) <= index:
             calls.append({"function": {"name": "", "arguments": ""}})
         for name, text in function.items():
-            calls[index]["function"][name] = calls[index]["function"].get(name, "") + text
+            texts.add(calls[index]["function"], name, text)
         calls[index] |= piece
 
 

@@ -310,15 +310,17 @@ def _name_documents(chat: Chat) -> dict[int, str]:
     The format requires a name, allows few characters in it, and no name twice in a request.
     """
     names: dict[int, str] = {}
-    taken: set[str] = set()
+    # The last number that each name got as a base; the first has none.
+    numbers: dict[str, int] = {}
     for part in chat.media:
-        base = _NOT_IN_NAMES.sub(" ", part.name or "").strip()[:190] or "document"
-        name, number = base, 1
-        while name in taken:
+        name = base = _NOT_IN_NAMES.sub(" ", part.name or "").strip()[:190] or "document"
+        number = numbers.get(base, 1)
+        while name in numbers:
             number += 1
             name = f"{base} {number}"
         if part.kind == "file":
-            taken.add(name)
+            numbers[base] = number
+            numbers.setdefault(name, 1)
         names[id(part)] = name
     return names
 

@@ -268,10 +268,12 @@ def flatten_schema(schema: dict[str, Any]) -> dict[str, Any]:
         return schema
     kept = {name: value for name, value in schema.items() if name not in told}
     properties = dict(kept.get("properties") or {})
-    for each in (each for several in told.values() for each in several):
+    # The first description of a member counts.
+    merged: dict[str, Any] = {}
+    for each in reversed([each for several in told.values() for each in several]):
         if isinstance(each, dict) and isinstance(each.get("properties"), dict):
-            properties = {**each["properties"], **properties}
-    return _describe({**kept, "properties": properties}, told)
+            merged |= each["properties"]
+    return _describe({**kept, "properties": merged | properties}, told)
 
 
 def _describe(schema: dict[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
