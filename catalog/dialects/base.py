@@ -560,7 +560,8 @@ def parse_error(body: Body, *, is_text_shown: bool = True) -> ProviderFailure:
     error = decoded.get("error") or decoded if isinstance(decoded, dict) else None
     if isinstance(decoded, dict) and isinstance(error, str | list):
         error = {**decoded, "message": error}
-    elif error is True:
+    elif isinstance(error, int):
+        # True, or the status once more: the rest stands beside it.
         error = decoded
     elif isinstance(decoded, str):
         error = {"message": decoded}

@@ -159,6 +159,7 @@ MODEL, ABILITY, INPUT = DialectRefusal.MODEL, DialectRefusal.ABILITY, DialectRef
     [
         {"error": ["Wrong."]},
         {"error": True, "message": "Wrong."},
+        {"error": 404, "message": "Wrong."},
         {"Message": "Wrong."},
         {"error_code": 3, "error_msg": "Wrong."},
         {"error": {"message": "Provider returned error", "code": 400,
