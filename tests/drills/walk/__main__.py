@@ -158,7 +158,8 @@ def _check_cost(person: Walk, keys: list[str], management_key: str) -> None:
         headers = {"Authorization": f"Bearer {key}"}
         return requests.get(f"{person.api}{path}", headers=headers, timeout=60).json()["data"]
 
-    assert Decimal(str(read("/key", keys[0])["usage"])) == cost
+    # An answer does not wait for its settlement.
+    wait_until(lambda: Decimal(str(read("/key", keys[0])["usage"])) == cost)
     assert Decimal(str(read("/credits", management_key)["total_usage"])) == cost
     person.say(f"1 completion of {_PRICED} for ${cost}, and one that the limit of its key refuses")
 
