@@ -35,6 +35,7 @@ from config.changes.proposals import (
     REASON,
     Difference,
     Proposal,
+    digest,
     propose,
     read_sealed,
     read_state,
@@ -173,6 +174,7 @@ class GuardedPage:
             organization_id=_tenant_of(form.instance),
             arguments=arguments,
             sealed=sealed,
+            state=self.read_change_state(FORM, None),
             changes=[row],
         )
 
@@ -241,9 +243,14 @@ class GuardedPage:
             return None
         return self.get_object(request, change_set.object_id)
 
-    def read_change_state(self, operation: str, row: Any) -> dict[str, str]:
+    def read_change_state(self: Any, operation: str, row: Any) -> dict[str, str]:
         """Returns the digests of what an operation on a row rests on."""
-        return {} if row is None else read_state(row)
+        state = {} if row is None else read_state(row)
+        fields = self.form.declared_fields.values() if operation == FORM else ()
+        if any(isinstance(field, TokenRateField) for field in fields):
+            # What was proposed in an earlier release states its rates per token.
+            state["unit_of_rates"] = digest("million tokens")
+        return state
 
     def read_state_of_change(
         self, request: HttpRequest, change_set: ChangeSet, target: Any
