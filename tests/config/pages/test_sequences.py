@@ -251,6 +251,7 @@ def test_no_sequence_leads_to_a_secret_a_text_or_another_host(
 ) -> None:
     ByokCredential.objects.update(bound_domains=[HOME])
     store_text(world["inference.generation"])
+    simulator.clear()
     dice = random.Random(part)
     walker = Walker(role, world, simulator, dice)
     last = [step for step in walker.steps if LAST.fullmatch(step[0])]
