@@ -80,7 +80,7 @@ class _ByokFields(StrictSerializer):
         if attrs.get("is_fallback") and attrs.get("is_byok_only"):
             raise ValidationError({"is_fallback": ["Cannot be combined with is_byok_only."]})
         if "key" in attrs:
-            _check_secret(self.dialect_of(attrs), attrs["key"])
+            _check_secret(self.provider_of(attrs), attrs["key"])
         hashes = set(attrs.get("allowed_api_key_hashes") or ())
         organization_id = self.context["organization_id"]
         own = ApiKey.objects.for_organization(organization_id).filter(digest__in=hashes).count()
@@ -96,8 +96,8 @@ class _ByokFields(StrictSerializer):
             )
         return attrs
 
-    def dialect_of(self, attrs: dict[str, Any]) -> str | None:
-        """Returns the dialect of the provider, which defines the format of a new secret."""
+    def provider_of(self, attrs: dict[str, Any]) -> PrivateProvider | Provider | None:
+        """Returns the provider, whose dialect defines the format of a new secret."""
         raise NotImplementedError
 
     def find_provider(self, slug: str, **listed: bool) -> PrivateProvider | Provider | None:
@@ -107,11 +107,13 @@ class _ByokFields(StrictSerializer):
         return found or Provider.objects.filter(slug=slug, **listed).first()
 
 
-def _check_secret(dialect: str | None, secret: Secret) -> None:
-    if dialect is None:
+def _check_secret(provider: PrivateProvider | Provider | None, secret: Secret) -> None:
+    if provider is None:
         return
+    if provider.is_keyless:
+        raise ValidationError({"key": ["The provider's servers take no key, and are sent none."]})
     try:
-        dialects.check_credential(dialect, secret)
+        dialects.check_credential(provider.dialect, secret)
     except InvalidCredential as exc:
         raise ValidationError({"key": [str(exc)]}) from None
 
@@ -122,15 +124,13 @@ class CreateByokSerializer(_ByokFields):
     key = SecretField()
     workspace_id = UUIDField(required=False)
 
-    def dialect_of(self, attrs: dict[str, Any]) -> str:
+    def provider_of(self, attrs: dict[str, Any]) -> PrivateProvider | Provider:
         provider = self.find_provider(attrs["provider"], is_listed=True)
         if provider is None:
             raise ValidationError(
                 {"provider": ["Must be the slug of a provider in the catalogue."]}
             )
-        if provider.is_keyless:
-            raise ValidationError({"provider": ["Its servers take no key, and are sent none."]})
-        return provider.dialect
+        return provider
 
 
 @extend_schema_serializer(component_name="UpdateBYOKKeyRequest")
@@ -139,10 +139,9 @@ class UpdateByokSerializer(_ByokFields):
 
     key = SecretField(required=False)
 
-    def dialect_of(self, attrs: dict[str, Any]) -> str | None:
+    def provider_of(self, attrs: dict[str, Any]) -> PrivateProvider | Provider | None:
         # A secret can be rotated even after its provider left the catalogue.
-        provider = self.find_provider(self.context["provider_slug"])
-        return None if provider is None else provider.dialect
+        return self.find_provider(self.context["provider_slug"])
 
 
 @extend_schema_serializer(component_name="BYOKKeyHealth")

@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
+from accounts.admin.credentials import ByokAddForm
 from accounts.models import ByokCredential
 from accounts.policy import Policy
 from catalog.visibility import exclusions
+from config.credentials import Secret
 from endpoints.models import PrivateEndpoint, PrivateProvider
 from inference.admission.copies.organizations import load_organization
 from inference.admission.copies.whole import read_catalog_on_orm
@@ -329,3 +331,9 @@ def test_a_keyless_server_is_sent_no_credential_of_an_organization(open_site: Si
         answer = manager.post("/api/v1/byok", {"provider": slug, "key": "key-of-the-organization"})
         assert (answer.status_code, ByokCredential.objects.count()) == (400, 1)
         assert "take no key" in answer.json()["error"]["message"]
+    credential = ByokCredential.objects.get()
+    answer = manager.patch(f"/api/v1/byok/{credential.pk}", {"key": "another-key-of-the-owner"})
+    assert (answer.status_code, "take no key" in answer.text) == (400, True)
+    credential.refresh_from_db()
+    assert credential.reveal() == Secret("key-of-the-organization")
+    assert not ByokAddForm.base_fields["provider"].queryset.exists()

@@ -129,7 +129,7 @@ class ByokAddForm(ByokForm):
         widget=AutocompleteSelect(ByokCredential._meta.get_field("organization"), admin.site),
     )
     provider = forms.ModelChoiceField(
-        queryset=Provider.objects.filter(is_listed=True), widget=SelectWidget()
+        queryset=Provider.objects.filter(is_listed=True, is_keyless=False), widget=SelectWidget()
     )
     secret = SecretFormField(
         help_text="An API key, or a JSON object if the provider needs several values. It is "
