@@ -20,6 +20,7 @@ from catalog.dialects.shared.credentials import (
 )
 from catalog.dialects.shared.multipart import FormPart
 from catalog.pricing import Usage
+from config.api.errors import InvalidRequest
 from config.api.scanning import BoundExceeded, Bounds, scan
 from config.credentials import Secret
 from config.egress import OutboundRequest
@@ -141,19 +142,19 @@ class NativeBody(msgspec.Struct, frozen=True):
     """A request in its caller's own format, for upstreams that speak it too.
 
     ``fields`` are the raw members of the body in their order, without those that only the gateway
-    reads, and ``headers`` those of the format in lower case. ``problem`` is the first field that
-    chat cannot express, with its message: without an upstream that speaks the format, the request
-    is refused by it. ``clouds`` are the dialects of the clouds that serve all of it, as the author
-    of the format does; ``beside`` names for each cloud the fields that it does not know and that
-    change no answer. ``foreign`` are the caller's betas that no operator's credential sends.
-    ``left_out`` names what the caller sent and no upstream gets. ``told`` are members of an answer
-    that repeat what the gateway replaced in the request.
+    reads, and ``headers`` those of the format in lower case. ``problem`` refuses the first field
+    that chat cannot express: it is raised where no upstream speaks the format. ``clouds`` are the
+    dialects of the clouds that serve all of it, as the author of the format does; ``beside`` names
+    for each cloud the fields that it does not know and that change no answer. ``foreign`` are the
+    caller's betas that no operator's credential sends. ``left_out`` names what the caller sent and
+    no upstream gets. ``told`` are members of an answer that repeat what the gateway replaced in the
+    request.
     """
 
     format: NativeFormat
     fields: dict[str, Any]
     headers: tuple[tuple[str, str], ...] = ()
-    problem: tuple[str, str] | None = None
+    problem: InvalidRequest | None = None
     clouds: frozenset[str] = frozenset()
     beside: Mapping[str, frozenset[str]] = {}
     foreign: frozenset[str] = frozenset()

@@ -34,7 +34,6 @@ _FORMS: Final = {
 }
 _BAD_FORM: Final = "Has a form that is not allowed."
 _REQUIRED: Final = "This field is required."
-_ALL_REQUIRED: Final = "These fields are required."
 # The most missing fields that one error names.
 _MOST_NAMED: Final = 20
 # Any of these names the model.
@@ -114,15 +113,13 @@ def _walk_union(types: Iterable[Any], value: Any, place: str) -> Iterator[str]:
 
 
 def field_error(name: str, text: str) -> InvalidRequest:
-    """Returns the error for one wrong field, or for the missing ones that a name lists."""
-    if text == _ALL_REQUIRED:
-        return missing_fields(*name.split(", "))
+    """Returns the error for one wrong field."""
     return InvalidRequest(f"{name}: {text}", metadata={"fields": {name: text}})
 
 
 def missing_fields(*names: str) -> InvalidRequest:
     """Returns the error for the fields that are missing."""
-    text = _REQUIRED if len(names) == 1 else _ALL_REQUIRED
+    text = _REQUIRED if len(names) == 1 else "These fields are required."
     fields = dict.fromkeys(names, _REQUIRED)
     return InvalidRequest(f"{', '.join(names)}: {text}", metadata={"fields": fields})
 

@@ -10,6 +10,7 @@ import uuid
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from copy import copy
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
@@ -249,13 +250,12 @@ def require_candidates(request: InferenceRequest, context: RoutingContext) -> Se
             metadata={**metadata, "fields": {names: "No endpoint can do it at a known price."}},
         )
     native = request.native
-    if native is not None and native.problem is not None:
-        field, text = native.problem
-        if any(excluded.reasons == [Unusable.NATIVE] for excluded in selection.excluded):
-            refusal = field_error(field, text)
-            refusal.metadata |= metadata
-            raise refusal
-    if native is None and any(each.reasons == [Unusable.NATIVE] for each in selection.excluded):
+    is_native_alone = any(each.reasons == [Unusable.NATIVE] for each in selection.excluded)
+    if is_native_alone and native is not None and native.problem is not None:
+        refusal = copy(native.problem)
+        refusal.metadata |= metadata
+        raise refusal
+    if is_native_alone and native is None:
         raise NoEndpoint(
             f"No endpoints found for {selection.requested!r} that serve this route: its providers "
             "serve it in OpenAI's Responses alone. Send the request to /responses, without a "

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -240,10 +241,9 @@ def _parse_native(
         raise problem
     tools = request.tools or []
     extras = _read_extras(fields, body, tools)
-    name, _, text = problem.message.partition(": ")
     return replace(
         parsed,
-        native=replace(_read_native(fields, headers), problem=(name, text)),
+        native=replace(_read_native(fields, headers), problem=copy(problem)),
         server_tools=extras,
         tools=frozenset(_name_tools(tools)),
         allowed=replace(parsed.allowed, searches=extras.most_searches)

@@ -67,7 +67,7 @@ def outcome(route: str, name: str, value: Any) -> str:
         return "400"
     native = request.native
     if native is not None and native.problem is not None:
-        assert native.problem[0] == name
+        assert list(native.problem.metadata["fields"]) == [name]
         return "native"
     tools = request.server_tools
     if tools.demanded:

@@ -15,7 +15,6 @@ from catalog.capabilities import Capabilities, NativeFormat
 from catalog.dialects.base import Call, Operation
 from config.credentials import Secret
 from inference.requests.messages.native import parse_message
-from inference.requests.problems import field_error
 from inference.requests.responses.request import parse_response
 from tests.support.inference import messages, responses
 from tests.support.inference.dialects import native_body_of
@@ -358,10 +357,10 @@ def test_a_message_that_lacks_several_fields_has_its_own_form() -> None:
     request = parse_message(json.dumps(messages.asked(tools=[{}])).encode())
     assert request.native is not None
     names = ("tools[0].name", "tools[0].input_schema")
-    assert request.native.problem == (", ".join(names), "These fields are required.")
-    assert field_error(*request.native.problem).metadata == {
-        "fields": dict.fromkeys(names, "This field is required.")
-    }
+    problem = request.native.problem
+    assert problem is not None
+    assert problem.message == f"{', '.join(names)}: These fields are required."
+    assert problem.metadata == {"fields": dict.fromkeys(names, "This field is required.")}
 
 
 @pytest.mark.parametrize("tools", ["", {}, False, []])
