@@ -303,7 +303,7 @@ CONSOLE_NETWORKS = _parse_list(
 OTP_TOTP_ISSUER = "Causeway"
 # The limits of sign-ins count wrong codes too; a second rule would keep the owner out.
 OTP_TOTP_THROTTLE_FACTOR = OTP_STATIC_THROTTLE_FACTOR = 0
-# Whoever opens the page of the login itself goes to the console afterwards.
+# A login without a page to return to leads to the console.
 LOGIN_REDIRECT_URL = "admin:index"
 SESSION_ENGINE = "config.console.sign_in.sessions"
 SESSION_LIFETIME = SESSION_COOKIE_AGE = _integer("SESSION_LIFETIME", 43_200, minimum=60)

@@ -14,7 +14,7 @@ from config.console.formatting import dollars, per_million, plain_digits, render
 
 
 def render_rates(version: Any) -> str:
-    """Renders the rates of a price version without conditions; an empty one means another one."""
+    """Renders the rates of a price version; one that is not set is left out."""
     rows = (
         (name.replace("_", " "), _write(rate, COLUMNS[name].unit))
         for name in RATES

@@ -120,8 +120,8 @@ OTHER_NAME: Final = "a certificate of another name"
 EXPIRED: Final = "an expired certificate"
 # The codes of OpenSSL's X509_V_ERR_….
 _REASONS: Final = {
-    10: EXPIRED,
     7: UNKNOWN_AUTHORITY,  # Another one has the same name.
+    10: EXPIRED,
     18: UNKNOWN_AUTHORITY, 19: UNKNOWN_AUTHORITY, 20: UNKNOWN_AUTHORITY, 21: UNKNOWN_AUTHORITY,
     62: OTHER_NAME, 64: OTHER_NAME,
 }  # fmt: skip

@@ -75,7 +75,7 @@ Repinning = tuple[Admission, Candidate]
 
 
 class Repinned(Enum):
-    """Says how a move of a generation ended; after ``CHANGED`` its candidates are selected anew."""
+    """How a move of a generation ended. After ``CHANGED`` its candidates are selected again."""
 
     MOVED = auto()
     CHANGED = auto()

@@ -57,7 +57,7 @@ class _Pattern(NamedTuple):
 
 
 class CopiedTenant(NamedTuple):
-    """What a copy consists of; the instances are as if they were read from the database."""
+    """A copied tenant; its instances have the values that the database has."""
 
     organization: Organization
     workspace: Workspace

@@ -59,12 +59,11 @@ class KnownModels:
             found.endpoints[endpoint.provider, endpoint.upstream_model_id.lower()] = endpoint
         for endpoint in found.endpoints.values():
             found.of_model[endpoint.model].append(endpoint)
-        for slug in found.models.keys() - found.delisted:
-            named, ids = (
-                found.models[slug],
-                {each.upstream_model_id for each in found.of_model[slug]},
-            )
-            names = ModelNames(named.id, slug, named.created, frozenset(ids))
+        for slug, named in found.models.items():
+            if slug in found.delisted:
+                continue
+            ids = frozenset(each.upstream_model_id for each in found.of_model[slug])
+            names = ModelNames(named.id, slug, named.created, ids)
             for text, rank in spell(names).items():
                 found._spelled[text].append((rank, slug))
         return found

@@ -165,7 +165,7 @@ def _find_others(entry: Entry) -> Iterator[str]:
 
 
 class _Members(dict[str, Any]):
-    """What an entry of ``model_list`` states, with the values of environment variables.
+    """The members of an entry of ``model_list``, with environment variables put in.
 
     ``litellm_params`` come before the credential that they name, and that before ``model_info``.
     Raises :class:`NotTaken` for a variable that is not set.
@@ -306,7 +306,8 @@ def _split_model(model: str, provider: str | None) -> tuple[str, str]:
         raise NotTaken(f"litellm_params.model: the provider of {model!r} is not stated")
     if provider not in PROVIDERS and provider not in _ADDRESSES:
         raise NotTaken(f"the provider {provider!r} has no counterpart")
-    model = _ROUTES.sub("", model, count=1) if _ROUTES.match(model) else model
+    if match := _ROUTES.match(model):
+        model = model[match.end() :]
     known = PROVIDERS.get(provider)
     if known is None or "/" in model or "*" in model or model.startswith("claude"):
         return provider, model

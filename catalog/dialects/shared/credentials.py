@@ -34,6 +34,7 @@ _BASE64: Final = re.compile(r"[A-Za-z0-9+/=]{16,8192}")
 # What may stand beside a key, or instead of it.
 _MOST_STATED: Final = 16
 _MOST_STATED_LENGTH: Final = 4096
+# Gemini's own parameter ``alt`` chooses the form of a stream.
 _QUERY_NAME: Final = re.compile(r"(?!alt\Z)[A-Za-z0-9$_.~-]{1,100}")
 _QUERY_VALUE: Final = re.compile(r"[ -~]{1,4096}")
 # Shorter texts are no secrets: masking them would take the words out of a message.
@@ -141,7 +142,7 @@ class VertexCredential:
 
 
 class Stated(NamedTuple):
-    """What a secret states: what the dialect gets as the secret, and what joins each request."""
+    """The parts of a secret: the one that the dialect gets, and what is added to each request."""
 
     secret: Secret
     headers: Mapping[str, str]

@@ -503,7 +503,8 @@ def _place_credential(credential: Credential, provider: CatalogProvider | None) 
     if provider is None:
         return credential
     # A server that takes no key is sent none.
-    secret, host = None if provider.is_keyless else credential.secret, None
+    secret = None if provider.is_keyless else credential.secret
+    host = None
     if provider.dialect in CLOUDS:
         host = host_of_credential(provider.dialect, secret)
         secret = None if host is None else secret

@@ -234,7 +234,7 @@ def test_a_certificate_of_an_unknown_authority_needs_its_file(tmp_path: Path) ->
             "The file of the authority: Must be certificates in PEM"
         )
         (tmp_path / "other").mkdir()
-        # Authorities that were made anew have the name of the former ones.
+        # An authority that was created again has the name of the former one.
         assert refuse(url, "--allow", "--ca", Authority(tmp_path / "other").bundle) == (
             f"The certificate of 127.0.0.1:{server.port} is signed by an authority that is not "
             "known here, and not by the one that is given: give its certificate, or that of its "
