@@ -7,16 +7,16 @@ families of tokenizers, which :mod:`tests.bench.tokens` makes from published voc
 from __future__ import annotations
 
 import re
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib.resources import files
 from math import ceil
 from operator import mul
 from typing import Any, Final, NamedTuple
-from zlib import compress, crc32, decompress
+from zlib import crc32, decompress
 
 import msgspec
 from msgspec.structs import replace
@@ -334,14 +334,6 @@ def read_characters(table: str) -> tuple[bytes, ...]:
     data = decompress(b64decode(table)) if table else b""
     pages = (data[start : start + _PAGE] for start in range(0, len(data), _PAGE))
     return tuple(_pages.setdefault(page, page) for page in pages)
-
-
-def write_characters(tokens: Mapping[str, int], joined: Container[str]) -> str:
-    """Returns a table of characters by the tokens of each; see :func:`read_characters`."""
-    data = bytearray(_BEYOND_PAGES)
-    for char, count in tokens.items():
-        data[ord(char)] = count | (_JOINS if char in joined else 0)
-    return b64encode(compress(bytes(data), 9)).decode()
 
 
 class TokenizerFamily(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -69,7 +69,6 @@ _FINISHES: Final = {
 }
 # Some models refuse a result without content.
 _NO_RESULT: Final = {"text": "The result is empty."}
-_encode = msgspec.json.Encoder().encode
 
 
 class _Struct(msgspec.Struct, rename="camel"):

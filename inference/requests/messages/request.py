@@ -295,7 +295,6 @@ class CountTokensRequest(_CommonRequest, kw_only=True):
 _Request = MessagesRequest | CountTokensRequest
 _decode = msgspec.json.Decoder(MessagesRequest).decode
 _decode_count = msgspec.json.Decoder(CountTokensRequest).decode
-_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
 

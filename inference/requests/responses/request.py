@@ -54,7 +54,6 @@ def _raw(*shapes: dict[str, Any]) -> Any:
     return Annotated[msgspec.Raw, msgspec.Meta(extra_json_schema=schema)]
 
 
-_OBJECTS: Final = {"type": "array", "items": {"type": "object"}}
 _NONE: Final = msgspec.field(default_factory=msgspec.Raw)
 
 
@@ -155,7 +154,6 @@ _REFUSED: Final = {
     "prompt_cache_retention": "Prices here are for the provider's default lifetime. Leave it out.",
 }
 _KEPT_RETENTION: Final = b'"in_memory"'
-_LIFETIME: Final = b'"30m"'
 # Members that chat reads or sends as they are.
 _SAME: Final = (
     "image_config", "modalities", "plugins", "route", "trace", "transforms", "debug",

@@ -21,7 +21,6 @@ from inference.requests.responses.reading import is_unset, read, read_members
 
 # The longest name of a function in chat.
 _NAME_LENGTH: Final = 128
-_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)]
 _UNSAFE: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _UNSAFE_IN_HEADERS: Final = re.compile(r"[^a-zA-Z0-9_:.-]")
 _DIRECT: Final = "direct"
