@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from config.egress.domains import is_in_scope
-
 _WIDENING: Final = (
     "To allow it, send the secret as `key` together with `allowed_hosts`: PATCH /byok/{id}."
 )
@@ -31,8 +29,7 @@ class HostLimits:
 
     ``own_hosts`` are the hosts of its provider, or the host that the secret itself names; they are
     always allowed. ``allowed_hosts`` are the hosts that its owner named, ``None`` if none were.
-    ``bound_domains`` has the host of its first use, or the scopes that an earlier release bound it
-    to; ``None`` before it.
+    ``bound_domains`` has the host of its first use; ``None`` before it.
     """
 
     own_hosts: frozenset[str] = frozenset()
@@ -62,12 +59,7 @@ class HostLimits:
             return True
         if self.allowed_hosts is not None:
             return host in self.allowed_hosts
-        if self.rule is HostRule.NAMED or self.bound_domains is None:
-            return False
-        for scope in self.bound_domains:  # noqa: SIM110 - routing asks for every pair; any() costs more
-            if is_in_scope(host, scope):
-                return True
-        return False
+        return self.rule is not HostRule.NAMED and host in (self.bound_domains or ())
 
     def is_widened_by(self, allowed_hosts: Collection[str] | None) -> bool:
         """Returns whether new ``allowed_hosts`` may let the secret go to more hosts than now."""
@@ -101,7 +93,7 @@ class HostLimits:
             return ", ".join(sorted(self.allowed_hosts))
         if self.rule is HostRule.NAMED:
             return ""
-        return ", ".join(scope.removeprefix(".") for scope in self.bound_domains or ())
+        return ", ".join(self.bound_domains or ())
 
 
 NO_LIMITS: Final = HostLimits()

@@ -52,10 +52,6 @@ def file_proposals(plan: ListPlan, waiting: list[PlannedRow]) -> int:
             present = open_ones.pop(row.subject, None)
             if present is not None:
                 if (_shown(present), present.basis) == (_shown(made), made.basis):
-                    if present.risk != made.risk:
-                        # An earlier release has filed it.
-                        present.risk = made.risk
-                        present.save_fields("risk")
                     filed += 1
                     continue
                 present.withdraw(by=_SYNC)

@@ -35,7 +35,6 @@ from config.changes.proposals import (
     REASON,
     Difference,
     Proposal,
-    digest,
     propose,
     read_sealed,
     read_state,
@@ -245,12 +244,7 @@ class GuardedPage:
 
     def read_change_state(self: Any, operation: str, row: Any) -> dict[str, str]:
         """Returns the digests of what an operation on a row rests on."""
-        state = {} if row is None else read_state(row)
-        fields = self.form.declared_fields.values() if operation == FORM else ()
-        if any(isinstance(field, TokenRateField) for field in fields):
-            # What was proposed in an earlier release states its rates per token.
-            state["unit_of_rates"] = digest("million tokens")
-        return state
+        return {} if row is None else read_state(row)
 
     def read_state_of_change(
         self, request: HttpRequest, change_set: ChangeSet, target: Any

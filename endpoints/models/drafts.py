@@ -31,8 +31,10 @@ from endpoints.models.settings import (
     require_tools,
 )
 
-# The further columns of a price, which few endpoints use.
-_FURTHER: Final = ("image", "request", "image_output", "discount")
+_PRICE: Final = (
+    "prompt", "completion", "cache_read", "cache_write", "image", "request", "image_output",
+    "discount",
+)  # fmt: skip
 # The column of a rate holds only smaller values.
 _RATE_BOUND: Final = 1_000_000
 
@@ -94,9 +96,8 @@ class Draft:
             self.declared_zdr,
             self.declared_region,
             _price_text(self.price),
-            # Without limits and parameters it is the one that earlier releases gave the request.
-            *([sorted(stated.items())] if (stated := self.time_limits.stated()) else []),
-            *([{"declared": sorted(names)}] if (names := set(self.declared_parameters)) else []),
+            sorted(self.time_limits.stated().items()),
+            sorted(set(self.declared_parameters)),
         )
 
     def check(self) -> None:
@@ -337,12 +338,8 @@ def endpoints_among(
 def _price_text(price: Price | None) -> list[Any] | None:
     if price is None:
         return None
-    texts: list[Any] = [
-        None if rate is None else decimal_text(rate)
-        for rate in (price.prompt, price.completion, price.cache_read, price.cache_write)
+    rates = (getattr(price, name) for name in _PRICE)
+    return [
+        *(None if rate is None else decimal_text(rate) for rate in rates),
+        dump_rules(price.rules),
     ]
-    # A price of these four alone has the fingerprint that earlier releases gave it.
-    if price.rules or any(getattr(price, name) for name in _FURTHER):
-        texts += [price.text(name) for name in _FURTHER]
-        texts.append(dump_rules(price.rules))
-    return texts

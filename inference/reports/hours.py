@@ -195,9 +195,6 @@ def _sum_hours(begin: datetime, end: datetime) -> int:
 
 def _store_shares(cursor: Any, span: dict[str, Any]) -> None:
     """Stores the shares of the hours of a span, and deletes those that no chart reads any more."""
-    # A command of an earlier release deletes the sums of hours without their shares.
-    for model in (HourlyShare, HourlySpending, HourlyFailure):
-        model._default_manager.filter(hour__gte=span["begin"], hour__lt=span["end"]).delete()
     cursor.execute(_SHARE_OF_ENDPOINTS, {**span, "kept": KEPT})
     cursor.execute(_SHARE_OF_KEYS, {**span, "kept": KEPT_OF_KEYS})
     cursor.execute(_SUM_SPENDING, {**span, "kept": KEPT_OF_SPENDING})

@@ -10,14 +10,14 @@ from accounts.hosts import HostLimits, HostRule
 
 OWN = frozenset(("api.acme.example",))
 NAMED: dict[str, Any] = {"allowed_hosts": frozenset(("llm.corp.example",))}
-BOUND: dict[str, Any] = {"bound_domains": (".corp.example", "192.0.2.7")}
+BOUND: dict[str, Any] = {"bound_domains": ("llm.corp.example",)}
 FIRST, ONLY_NAMED, OFF = HostRule.FIRST_USE, HostRule.NAMED, HostRule.OFF
 
-# Under each rule and state: may the secret go to the provider, a named host, its domain, elsewhere?
+# May the secret go to the provider, a named host, its neighbour, elsewhere?
 TABLE = [
     (FIRST, {}, (True, True, True, True)),
     (FIRST, NAMED, (True, True, False, False)),
-    (FIRST, BOUND, (True, True, True, False)),
+    (FIRST, BOUND, (True, True, False, False)),
     (FIRST, {**NAMED, **BOUND}, (True, True, False, False)),
     (FIRST, {"bound_domains": ()}, (True, False, False, False)),
     (ONLY_NAMED, {}, (True, False, False, False)),
@@ -65,7 +65,7 @@ def test_only_the_first_use_of_a_secret_without_hosts_binds_it(
         (FIRST, NAMED, ["llm.corp.example"], False),
         (FIRST, NAMED, ["llm.corp.example", "listener.example"], True),
         (FIRST, BOUND, None, False),
-        (FIRST, BOUND, ["other.corp.example"], False),
+        (FIRST, BOUND, ["llm.corp.example"], False),
         (FIRST, BOUND, ["listener.example"], True),
         (ONLY_NAMED, {}, ["llm.corp.example"], True),
         (ONLY_NAMED, NAMED, None, True),
@@ -87,7 +87,7 @@ def test_a_list_widens_when_it_names_a_host_out_of_reach(
         (
             BOUND,
             (
-                "The credential is bound by its first use to corp.example, 192.0.2.7; "
+                "The credential is bound by its first use to llm.corp.example; "
                 "listener.example is elsewhere."
             ),
         ),

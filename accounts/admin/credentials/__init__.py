@@ -372,7 +372,4 @@ def _destinations(credential: ByokCredential) -> Iterator[str]:
     elif limits.is_open:
         yield "the host of its first use"
     elif limits.rule is HostRule.FIRST_USE:
-        for scope in limits.bound_domains or ():
-            domain = scope.removeprefix(".")
-            extent = " and its subdomains" if scope.startswith(".") else ""
-            yield f"{domain}{extent} (first use)"
+        yield from (f"{host} (first use)" for host in limits.bound_domains or ())

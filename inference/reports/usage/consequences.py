@@ -170,7 +170,7 @@ def foresee_credential(credential: ByokCredential) -> list[str]:
     """Returns what a credential is used for, before it is deleted or replaced.
 
     A generation names the credential of its last attempt once it has ended. Those that do not are
-    counted apart: they run, their worker died, or an earlier release served them.
+    counted apart: they run, or their worker died.
     """
     provider = Provider.objects.filter(slug=credential.provider_slug).first()
     name = credential.provider_slug if provider is None else provider.name
@@ -191,7 +191,7 @@ def foresee_credential(credential: ByokCredential) -> list[str]:
     if others := len(rows) - len(own):
         told.append(
             f"{count_noun(others, 'more request')} for {name} do not name their credential: they "
-            f"run, or an earlier release served them. The {owner} may have others."
+            f"run, or their worker died. The {owner} may have others."
         )
     return told
 

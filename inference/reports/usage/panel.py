@@ -52,7 +52,6 @@ class Panel:
     cards: Sequence[Card]
     charts: Sequence[Chart]
     tops: Sequence[Top] = field(default_factory=list)
-    note: str = ""
 
 
 def show_usage(subject_of: Callable[[Any], Subject]) -> Callable[[HttpRequest, Any], Panel | None]:
@@ -74,9 +73,6 @@ def build_panel(subject: Subject, period: Period) -> Panel:
     now = clock.now()
     usage = _read(subject.scope, period, now)
     links = _Links(subject, period, now)
-    note = ""
-    if usage.is_partial:
-        note = "Some of these days were summed by an earlier release, without errors and latency."
     return Panel(
         [
             (one.title, f"?{_PARAMETER}={name}#usage", one is period)
@@ -86,7 +82,6 @@ def build_panel(subject: Subject, period: Period) -> Panel:
         _make_cards(usage.total, links),
         _plot(usage, period),
         [_rank(name, getattr(usage, name), links) for name in subject.rankings],
-        note,
     )
 
 

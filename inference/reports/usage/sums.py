@@ -102,17 +102,13 @@ class Sums(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PeriodUsage:
-    """The usage of a period: by bar, model, provider and key; a key's id is text.
-
-    ``is_partial`` says that an earlier release summed some days, without failures and latency.
-    """
+    """The usage of a period: by bar, model, provider and key; a key's id is text."""
 
     slots: Sequence[datetime]
     bars: Sequence[Sums]
     models: Mapping[str, Sums]
     providers: Mapping[str, Sums]
     keys: Mapping[str, Sums]
-    is_partial: bool
 
     @property
     def total(self) -> Sums:
@@ -143,9 +139,7 @@ WITH used AS (
         AND {columns_of_generations}
 )
 SELECT GROUPING(slot, model, provider_name, api_key_id), slot, model, provider_name, api_key_id,
-       coalesce(bool_or(failed IS NULL), FALSE),
-       sum(requests), coalesce(sum(failed), 0), sum(cost_nano), coalesce(sum(upstream_nano), 0),
-       coalesce(sum(latency_ms), 0), coalesce(sum(timed), 0)
+       sum(requests), sum(failed), sum(cost_nano), sum(upstream_nano), sum(latency_ms), sum(timed)
 FROM used
 GROUP BY GROUPING SETS ((slot), (model), (provider_name), (api_key_id))
 """
@@ -175,10 +169,8 @@ def read_usage(scope: UsageScope, period: Period, now: datetime | None = None) -
     slots = period.slots(now)
     bars = dict.fromkeys(slots, Sums())
     parts: dict[int, dict[str, Sums]] = {_BY_MODEL: {}, _BY_PROVIDER: {}, _BY_KEY: {}}
-    is_partial = False
     found = fetch_rows(_write_statement(scope), values)
-    for kind, slot, model, provider, key, lacks, *sums in found:
-        is_partial = is_partial or lacks
+    for kind, slot, model, provider, key, *sums in found:
         if kind == _BY_SLOT:
             # A clock that was wrong may have stamped a generation in the future.
             place = min(slot, slots[-1])
@@ -191,7 +183,6 @@ def read_usage(scope: UsageScope, period: Period, now: datetime | None = None) -
         parts[_BY_MODEL],
         parts[_BY_PROVIDER],
         parts[_BY_KEY],
-        is_partial,
     )
 
 

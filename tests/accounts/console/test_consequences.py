@@ -437,8 +437,8 @@ def test_a_credential_counts_what_it_paid_and_names_what_is_not_known(
     factories.make_generation(tenant, **{**byok, "is_byok": False}, attempts=[])
 
     unknown = (
-        "2 more requests for Acme AI do not name their credential: they run, or an earlier release "
-        "served them. The workspace may have others."
+        "2 more requests for Acme AI do not name their credential: they run, or their worker died. "
+        "The workspace may have others."
     )
     for each, paid in ((credential, "2 requests"), (second, "1 request")):
         spent = f"It had {paid} in the last hour, for ${paid[0]}.00."

@@ -222,31 +222,6 @@ def test_a_new_endpoint_needs_a_second_person_for_its_price(ann: Client, bob: Cl
     assert ModelEndpoint.objects.get().price.price.text("prompt") == "0.000001"
 
 
-def test_a_price_that_an_earlier_release_proposed_per_token_is_outdated(
-    ann: Client, bob: Client
-) -> None:
-    model, provider = factories.make_model(), factories.make_provider()
-    demand(ChangeKind.PRICES)
-    sent = {
-        "model": str(model.pk), "provider": str(provider.pk), "upstream_model_id": "m",
-        "region": "global", "prompt": "0.000001", "completion": "0.000002",
-        "image": "0", "request": "0", "supported_parameters": "",
-    }  # fmt: skip
-    ann.post(reverse("admin:catalog_modelendpoint_add"), {**sent, **WHY})
-    new = proposed()
-    new.reject(by="operator bob")
-    # As the release before stored it.
-    ChangeSet(
-        kind=new.kind, operation=new.operation, page=new.page, needs=new.needs,
-        subject=new.subject, arguments=new.arguments, state={}, changes=new.changes,
-        reason=new.reason, proposed_by=new.proposed_by,
-    ).save(force_insert=True)  # fmt: skip
-    made, _ = approve(bob)
-    text = "Changed since it was proposed: unit of rates. Nothing was changed. Propose it again."
-    assert (made.status, made.outcome) == ("outdated", text)
-    assert not ModelEndpoint.objects.exists()
-
-
 def test_the_guardrail_of_a_workspace_needs_a_second_person(
     ann: Client, bob: Client, tenant: Tenant
 ) -> None:

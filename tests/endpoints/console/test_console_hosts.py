@@ -83,7 +83,10 @@ def test_the_page_shows_which_credentials_travel(support: Client, draft: Private
     for changes, text in (
         ({}, "is sent to 127.0.0.1, which binds it"),
         ({"bound_domains": ["127.0.0.1"]}, "is sent to 127.0.0.1</div>"),
-        ({"bound_domains": [".corp.example"]}, "is not sent. The credential is bound by its first"),
+        (
+            {"bound_domains": ["llm.corp.example"]},
+            "is not sent. The credential is bound by its first",
+        ),
         ({"allowed_hosts": ["a.example"]}, "is not sent. The allowed_hosts of the credential"),
     ):
         ByokCredential.objects.update(**changes)

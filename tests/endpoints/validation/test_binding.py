@@ -147,7 +147,7 @@ def test_the_watch_and_a_rotation_obey_the_binding(
     endpoint = make_draft("127.0.0.1")
     run(endpoint)
     endpoint.activate()
-    ByokCredential.objects.update(bound_domains=[".simulator.test"])
+    ByokCredential.objects.update(bound_domains=["simulator.test"])
     upstream.clear()
     watched = watch.watch(endpoint)
     assert watched is not None

@@ -180,7 +180,10 @@ def test_a_credential_always_goes_to_the_host_that_it_names(
     dialect, members, host, _ = GOOD[name]
     draft = draft_of(tenant, model, dialect, members)
     assert run(draft).passed
-    for limits in ({"allowed_hosts": ["elsewhere.example"]}, {"bound_domains": [".example"]}):
+    for limits in (
+        {"allowed_hosts": ["elsewhere.example"]},
+        {"bound_domains": ["elsewhere.example"]},
+    ):
         ByokCredential.objects.update(**limits)
         clouds.clear()
         result = run(draft)

@@ -154,22 +154,6 @@ def test_usage_of_hours_that_an_earlier_release_summed(spread: list[Subject]) ->
     assert read_all(spread) == before
 
 
-def test_usage_says_that_an_earlier_release_counted_no_failures(
-    operator: Client, spread: list[Subject], tenant: Tenant
-) -> None:
-    roll_up_hours()
-    roll_up_usage()
-    DailyUsage.objects.update(failed=None, latency_ms=None, timed=None, upstream_nano=None)
-    path = console.page(tenant.organization)
-    note = "summed by an earlier release, without errors and latency"
-
-    assert note in operator.get(path, {"usage": "30d"}).content.decode()
-    assert note not in operator.get(path, {"usage": "24h"}).content.decode()
-    found = read_usage(spread[0].scope, PERIODS["30d"])
-    assert found.is_partial
-    assert found.total.requests == len(AGES)
-
-
 def test_hours_that_are_summed_again_have_their_shares_once(spread: list[Subject]) -> None:
     before = read_all(spread)
     roll_up_hours()

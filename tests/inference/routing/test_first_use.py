@@ -57,7 +57,7 @@ def test_a_bound_credential_is_excluded_elsewhere_with_its_reason(
 def test_the_setting_rules_requests_too(
     site: Site, unused: ByokCredential, settings: Any, rule: str
 ) -> None:
-    ByokCredential.objects.update(bound_domains=[".corp.example"])
+    ByokCredential.objects.update(bound_domains=["llm.corp.example"])
     settings.CREDENTIALS_REQUIRE_HOSTS = rule
     assert site.chat().status_code == {"named": 404, "off": 200}[rule]
     assert authorizations(site) == {"named": [], "off": [f"Bearer {UNUSED}"]}[rule]
