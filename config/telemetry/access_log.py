@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -89,7 +90,7 @@ class AccessEntry(msgspec.Struct, omit_defaults=True):
     def finish(self) -> None:
         """Writes out the time, and makes what the caller wrote fit to be one line of text."""
         self.time = format_time(float(self.time))
-        self.path = _clean(self.path)
+        self.path = _clean_path(self.path)
         if self.field is not None:
             # An unknown field has any name.
             self.field = _clean(self.field)
@@ -99,6 +100,10 @@ def _clean(text: str) -> str:
     """Returns a text without what looks like a secret, and with escapes for control characters."""
     text = mask(text)
     return text if text.isprintable() else ascii(text)[1:-1]
+
+
+# Most requests have one of a few paths.
+_clean_path: Final = lru_cache(maxsize=256)(_clean)
 
 
 def write_json(entry: AccessEntry) -> bytes:
@@ -121,47 +126,44 @@ class AccessLog:
         """Stores the target: a path, ``-`` for standard output, or ``on`` for the log."""
         self._target = target
         self._write = write_text if is_text else write_json
-        # It costs a tenth of a bounded queue, which takes a lock of Python's for each line.
-        self._waiting: queue.SimpleQueue[AccessEntry | None] = queue.SimpleQueue()
+        # It costs a tenth of a bounded queue, which takes a lock of Python's for each part.
+        self._waiting: queue.SimpleQueue[list[AccessEntry]] = queue.SimpleQueue()
+        # How many lines each of the two threads has passed on.
+        self._put = self._taken = 0
         self._descriptor: int | None = None
         self._checked_at = 0.0
         self._logged_at = -_LOG_SECONDS
         self._thread: threading.Thread | None = None
 
-    def write(self, entry: AccessEntry) -> None:
-        """Puts a line aside; drops it if 10,000 wait."""
+    def write(self, entries: list[AccessEntry]) -> None:
+        """Puts lines aside; drops those beyond the 10,000 that may wait."""
         if self._thread is None:
             # A process that is forked has no threads, so the first line starts it.
             self._thread = threading.Thread(target=self._run, name="access-log", daemon=True)
             self._thread.start()
-        if self._waiting.qsize() < _WAITING:
-            self._waiting.put(entry)
-        else:
-            _dropped.inc()
+        free = _WAITING - (self._put - self._taken)
+        if len(entries) > free:
+            _dropped.inc(len(entries) - free)
+            entries = entries[:free]
+        if entries:
+            self._put += len(entries)
+            self._waiting.put(entries)
 
     def close(self) -> None:
         """Writes what waits, if that takes no longer than two seconds."""
-        if self._thread is None:
+        if self._thread is None or self._put - self._taken >= _WAITING:
             return
-        if self._waiting.qsize() >= _WAITING:
-            return
-        self._waiting.put(None)
+        self._waiting.put([])
         self._thread.join(_CLOSE_SECONDS)
 
     def _run(self) -> None:
-        while True:
-            entries = [self._waiting.get()]
-            while len(entries) < _TOGETHER and not self._waiting.empty():
-                entries.append(self._waiting.get_nowait())
-            lines = []
-            for entry in entries:
-                if entry is not None:
+        while entries := self._waiting.get():
+            for start in range(0, len(entries), _TOGETHER):
+                part = entries[start : start + _TOGETHER]
+                for entry in part:
                     entry.finish()
-                    lines.append(self._write(entry))
-            if lines:
-                self._store(b"\n".join(lines) + b"\n", len(lines))
-            if len(lines) < len(entries):
-                return
+                self._store(b"\n".join(map(self._write, part)) + b"\n", len(part))
+                self._taken += len(part)
 
     def _store(self, text: bytes, lines: int) -> None:
         """Writes whole lines; drops them if that fails."""
@@ -221,14 +223,14 @@ class AccessLogMiddleware:
 
     def _hand_over(self) -> None:
         entries, self._gathered = self._gathered, []
-        for entry in entries:
-            self._log.write(entry)
+        self._log.write(entries)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._application(scope, receive, send)
             if scope["type"] == "lifespan":
-                self._hand_over()
+                if self._gathered:
+                    self._hand_over()
                 self._log.close()
             return
         began = time.perf_counter()
@@ -236,7 +238,7 @@ class AccessLogMiddleware:
             clock.time(), scope["method"], scope["path"][:_PATH_CHARACTERS]
         )
 
-        async def send_and_note(message: MutableMapping[str, Any]) -> None:
+        def note_and_send(message: MutableMapping[str, Any]) -> Awaitable[None]:
             if message["type"] == "http.response.start":
                 entry.status = message["status"]
                 for name, value in message.get("headers", ()):
@@ -246,10 +248,10 @@ class AccessLogMiddleware:
                 if entry.first_byte_ms is None:
                     entry.first_byte_ms = _measure(began)
                 entry.bytes += len(body)
-            await send(message)
+            return send(message)
 
         try:
-            await self._application(scope, receive, send_and_note)
+            await self._application(scope, receive, note_and_send)
         finally:
             entry.milliseconds = _measure(began)
             self._put(entry)
@@ -257,7 +259,13 @@ class AccessLogMiddleware:
 
 def format_time(seconds: float) -> str:
     """Returns a time with milliseconds and zone."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    second, milliseconds = divmod(round(seconds * 1000), 1000)
+    return f"{_format_second(second)}.{milliseconds:03}+00:00"
+
+
+@lru_cache(maxsize=2)
+def _format_second(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).isoformat()[:19]
 
 
 def _measure(began: float) -> float:

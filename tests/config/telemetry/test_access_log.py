@@ -103,7 +103,7 @@ def test_a_reader_that_has_stopped_costs_a_bounded_number_of_lines(tmp_path: Pat
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     log, before = AccessLog(str(path)), dropped()
     for number in range(40_000):
-        log.write(entry(number))
+        log.write([entry(number)])
     # The pipe, the thread and the queue hold some of the lines; nobody takes the others.
     assert 20_000 < dropped() - before < 40_000
     os.close(reader)
@@ -116,7 +116,7 @@ def test_a_closed_pipe_is_survived(
     os.mkfifo(path)
     reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     log, before = AccessLog(str(path)), dropped()
-    log.write(entry(1))
+    log.write([entry(1)])
 
     def has_read() -> bool:
         try:
@@ -126,7 +126,7 @@ def test_a_closed_pipe_is_survived(
 
     eventually(has_read)
     os.close(reader)
-    log.write(entry(2))
+    log.write([entry(2)])
     eventually(lambda: dropped() == before + 1)
 
 
@@ -135,13 +135,13 @@ def test_a_file_that_is_moved_away_is_opened_again(
 ) -> None:
     path, moved = tmp_path / "access.log", tmp_path / "access.log.1"
     log = AccessLog(str(path))
-    log.write(entry(1))
+    log.write([entry(1)])
     eventually(lambda: len(read_lines(path)) == 1)
     path.rename(moved)
 
     def is_open_again() -> bool:
         time.sleep(0.1)
-        log.write(entry(2))
+        log.write([entry(2)])
         return bool(read_lines(path))
 
     eventually(is_open_again)
@@ -153,7 +153,7 @@ def test_what_waits_is_written_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "access.log"
     log = AccessLog(str(path))
     for number in range(2_000):
-        log.write(entry(number))
+        log.write([entry(number)])
     log.close()
     assert [line["path"] for line in read_lines(path)] == [f"/{n}" for n in range(2_000)]
 
@@ -165,8 +165,8 @@ def test_the_name_of_an_unknown_field_forges_no_line(tmp_path: Path, is_text: bo
     refused = entry(1)
     secret = f"sk-cw-{'x' * 20}"
     refused.name_field(InvalidRequest(metadata={"fields": {f"a\n\ud800{secret}": "Unknown."}}))
-    log.write(refused)
-    log.write(entry(2))
+    log.write([refused])
+    log.write([entry(2)])
     log.close()
     first, second = path.read_text().splitlines()
     found = first.partition(" field=")[2] if is_text else json.loads(first)["field"]
