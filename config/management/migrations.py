@@ -15,6 +15,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from config.bulk.files import refuse
 from config.clocks.report import clock_report
 from config.database.aliases import leads_elsewhere
+from config.database.replaced import REPLACED
 from config.local.entry import PROGRAM
 from config.sql import measure_clock
 
@@ -32,7 +33,7 @@ def require_known_migrations() -> None:
         return
     if _pending_migrations():
         refuse(
-            "The database was made by an unreleased version of Causeway: "
+            f"The database was made by an unreleased version of Causeway ({unknown[0]}, …): "
             "remove the data directory, or point DATA_DIR or DATABASE_URL elsewhere."
         )
     logger.warning(
@@ -77,11 +78,19 @@ def _pending_migrations() -> list[Migration]:
 
 
 def _unknown_migrations() -> list[Migration]:
-    """Returns the applied migrations of present apps that no longer exist, by their names."""
+    """Returns the applied migrations of present apps that no longer exist, by their names.
+
+    Those that another replaces count as known once all of them are applied, as they do in Django.
+    """
     known = find_known_migrations()
     labels = {migration.app_label for migration in known}
     applied = {Migration(*key) for key in MigrationRecorder(connection).applied_migrations()}
-    return sorted(migration for migration in applied - known if migration.app_label in labels)
+    unknown = {migration for migration in applied - known if migration.app_label in labels}
+    for label, names in REPLACED.items():
+        replaced = {Migration(label, name) for name in names}
+        if replaced <= applied:
+            unknown -= replaced
+    return sorted(unknown)
 
 
 def find_known_migrations() -> set[Migration]:

@@ -16,6 +16,6 @@ DROP INDEX IF EXISTS inference_generation_id_41f897b4_like;
 
 
 class Migration(migrations.Migration):
-    dependencies = [("inference", "0001_tables")]
+    dependencies = [("inference", "0001_first_release")]
 
     operations = [migrations.RunSQL(STORAGE, migrations.RunSQL.noop)]

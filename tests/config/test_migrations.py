@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import tomllib
@@ -29,6 +30,8 @@ from django.db.migrations.executor import MigrationExecutor
 # What depends on an app is reversed with it.
 MigrationExecutor(connection).migrate([("accounts", None), ("catalog", None)])
 """
+FIRST = "0001_first_release"
+FIRST_DIGEST = "5224829c065207ba"
 REASONS = "tests/drills/upgrade/reasons.toml"
 OURS = [
     config.label
@@ -57,6 +60,14 @@ def test_every_model_change_has_a_migration(db: None) -> None:
 
 def test_the_known_migrations_are_those_that_django_loads() -> None:
     assert find_known_migrations() == MigrationLoader(None).disk_migrations.keys()
+
+
+def test_the_first_migrations_stay_as_they_are() -> None:
+    """They are never changed, and no migration is squashed again: databases have them."""
+    digest = hashlib.sha256()
+    for path in sorted(settings.BASE_DIR.glob("*/migrations/0001_*.py")):
+        digest.update(path.read_bytes())
+    assert digest.hexdigest()[:16] == FIRST_DIGEST
 
 
 @pytest.mark.parametrize("app", OURS)
@@ -130,9 +141,55 @@ def test_a_database_of_an_unreleased_version_is_refused(
     refused = manage(*command, DATABASE_URL=empty_database)
     assert refused.returncode == 1
     assert refused.stderr.splitlines()[-1] == (
-        "CommandError: The database was made by an unreleased version of Causeway: "
-        "remove the data directory, or point DATA_DIR or DATABASE_URL elsewhere."
+        "CommandError: The database was made by an unreleased version of Causeway "
+        "(accounts.0001_initial, …): remove the data directory, or point DATA_DIR or "
+        "DATABASE_URL elsewhere."
     )
+
+
+def forget(url: str, *names: str) -> None:
+    """Removes migrations from those that a database has applied, but not what they did."""
+    with psycopg.connect(url) as database:
+        database.execute("DELETE FROM django_migrations WHERE name = ANY(%s)", [list(names)])
+
+
+def read_state(url: str) -> list[tuple[Any, ...]]:
+    """Returns the relations and the applied migrations of a database."""
+    with psycopg.connect(url) as database:
+        return database.execute(
+            "SELECT oid::text, relname, relfilenode::text FROM pg_class "
+            "UNION ALL SELECT app, name, applied::text FROM django_migrations ORDER BY 1, 2, 3"
+        ).fetchall()
+
+
+def test_what_was_replaced_counts_as_applied(migrated_url: str) -> None:
+    forget(migrated_url, FIRST)
+    refused = manage("work", "--once", DATABASE_URL=migrated_url)
+    assert refused.returncode == 1
+    assert f"accounts.{FIRST}, …); run: " in refused.stderr
+    for _ in range(2):
+        done = manage("migrate", DATABASE_URL=migrated_url)
+        assert done.returncode == 0, done.stderr
+        assert "No migrations to apply." in done.stdout
+    served = manage("work", "--once", DATABASE_URL=migrated_url)
+    assert served.returncode == 0
+    assert "A later release" not in done.stderr + served.stderr
+
+
+@pytest.mark.parametrize(
+    ("app", "last"), [("accounts", "0010_credential_rest"), ("billing", "0003_repeats")]
+)
+def test_a_database_with_some_of_what_was_replaced_is_refused(
+    migrated_url: str, app: str, last: str
+) -> None:
+    """Nothing depends on billing: Django would leave its tables as they are."""
+    forget(migrated_url, FIRST, last)
+    before = read_state(migrated_url)
+    for command in (("migrate",), ("work", "--once")):
+        refused = manage(*command, DATABASE_URL=migrated_url)
+        assert refused.returncode == 1
+        assert f"unreleased version of Causeway ({app}.0001_tables, …): " in refused.stderr
+    assert read_state(migrated_url) == before
 
 
 def test_a_database_of_the_next_release_is_served(migrated_url: str) -> None:

@@ -5,11 +5,14 @@ import uuid
 import django.contrib.postgres.fields
 import django.core.validators
 import django.db.models.deletion
+import django.db.models.functions.text
 import pgtrigger.compiler
 import pgtrigger.migrations
 from django.db import migrations, models
 
+import config.models
 import config.triggers
+from config.database.replaced import REPLACED
 
 # Lets a batch of requests keep the catalogue unchanged until it has begun, and returns its version.
 # The lock is an advisory lock: its queue is fair, while sharers of a row lock would overtake a
@@ -28,8 +31,10 @@ $$;
 class Migration(migrations.Migration):
     initial = True
 
+    replaces = [("catalog", name) for name in REPLACED["catalog"]]
+
     dependencies = [
-        ("accounts", "0001_tables"),
+        ("accounts", "0001_first_release"),
     ]
 
     operations = [
@@ -44,8 +49,8 @@ class Migration(migrations.Migration):
                 ),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
                 ("updated_at", models.DateTimeField(auto_now=True)),
-                ("slug", models.CharField(max_length=255, unique=True)),
-                ("canonical_slug", models.CharField(max_length=255, unique=True)),
+                ("slug", models.CharField(max_length=255)),
+                ("canonical_slug", models.CharField(max_length=255)),
                 ("name", models.CharField(max_length=255)),
                 ("created", models.BigIntegerField(help_text="Publication time, in Unix seconds.")),
                 ("description", models.TextField(blank=True)),
@@ -137,6 +142,22 @@ class Migration(migrations.Migration):
                         verbose_name="always thinks between tools",
                     ),
                 ),
+                (
+                    "base_model",
+                    models.CharField(db_default="", default="", editable=False, max_length=255),
+                ),
+                (
+                    "organization",
+                    models.ForeignKey(
+                        blank=True,
+                        db_index=False,
+                        editable=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="own_models",
+                        to="accounts.organization",
+                    ),
+                ),
             ],
             options={
                 "verbose_name": "model",
@@ -151,7 +172,23 @@ class Migration(migrations.Migration):
                             ("thinking__in", ["effort", "budget"]),
                         ),
                         name="model_capabilities_known",
-                    )
+                    ),
+                    models.UniqueConstraint(
+                        condition=models.Q(("organization", None)),
+                        fields=("slug",),
+                        name="model_slug_unique",
+                    ),
+                    models.UniqueConstraint(
+                        condition=models.Q(("organization", None)),
+                        fields=("canonical_slug",),
+                        name="model_canonical_slug_unique",
+                    ),
+                    models.UniqueConstraint(
+                        models.F("organization"),
+                        django.db.models.functions.text.Lower("slug"),
+                        condition=models.Q(("is_listed", True), ("organization__isnull", False)),
+                        name="own_model_slug_unique",
+                    ),
                 ],
             },
         ),
@@ -342,9 +379,55 @@ class Migration(migrations.Migration):
                         validators=[django.core.validators.MinValueValidator(1)],
                     ),
                 ),
+                (
+                    "allowed_networks",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.CharField(
+                            max_length=43, validators=[config.models.require_network]
+                        ),
+                        blank=True,
+                        help_text="Networks that connections may reach although they are not public, such as 10.0.0.5/32. UPSTREAM_ALLOWED_NETWORKS has those of everybody.",
+                        null=True,
+                        size=None,
+                    ),
+                ),
+                (
+                    "ca_certificates",
+                    models.TextField(
+                        blank=True,
+                        db_default="",
+                        default="",
+                        help_text="Authorities in PEM that are trusted besides the public ones.",
+                        max_length=65536,
+                        validators=[config.models.require_authorities],
+                        verbose_name="CA certificates",
+                    ),
+                ),
+                (
+                    "is_keyless",
+                    models.BooleanField(
+                        db_default=False,
+                        default=False,
+                        help_text="The server answers without a credential, and is sent none of the operator's.",
+                        verbose_name="takes no key",
+                    ),
+                ),
             ],
             options={
                 "ordering": ("slug",),
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("is_keyless", False),
+                            models.Q(
+                                ("dialect__in", ["openai", "anthropic", "gemini"]),
+                                ("sealed_credential", None),
+                            ),
+                            _connector="OR",
+                        ),
+                        name="provider_keyless_has_no_credential",
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
@@ -451,6 +534,15 @@ class Migration(migrations.Migration):
                     "total_timeout",
                     models.PositiveIntegerField(
                         blank=True, help_text="Seconds for a whole answer.", null=True
+                    ),
+                ),
+                (
+                    "abilities",
+                    models.JSONField(
+                        blank=True,
+                        db_default={},
+                        default=dict,
+                        help_text="What else the endpoint is able to do, as in the catalogue file.",
                     ),
                 ),
             ],
@@ -705,8 +797,8 @@ class Migration(migrations.Migration):
                 sql=config.triggers.TriggerSql(
                     condition="WHEN (current_setting('causeway.actor', true) <> '')",
                     declare="DECLARE\n    changed jsonb := CASE TG_OP WHEN 'DELETE' THEN to_jsonb(OLD) ELSE to_jsonb(NEW) END;\n    was jsonb;\n    becomes jsonb;",
-                    func="IF TG_OP = 'UPDATE' THEN\n    SELECT jsonb_object_agg(key, o.value), jsonb_object_agg(key, n.value) INTO was, becomes\n    FROM jsonb_each(to_jsonb(OLD) - ARRAY['created_at', 'updated_at']) o JOIN jsonb_each(changed) n USING (key)\n    WHERE o.value <> n.value;\n    IF was IS NULL THEN\n        RETURN NULL;\n    END IF;\nELSE\n    SELECT jsonb_object_agg(key, value) INTO becomes\n    FROM jsonb_each(changed - ARRAY['created_at', 'updated_at']) WHERE value <> 'null';\n    IF TG_OP = 'DELETE' THEN\n        was := becomes;\n        becomes := NULL;\n    END IF;\nEND IF;\nINSERT INTO config_auditentry\n    (actor, action, kind, object_id, organization_id, \"before\", \"after\", request_id)\nVALUES (\n    current_setting('causeway.actor'), current_setting('causeway.action'), 'catalog.languagemodel',\n    changed ->> 'id', NULL, was, becomes,\n    current_setting('causeway.request_id')\n);\nRETURN NULL;",
-                    hash="fdb7503ce45250d1237dc227e81bc55c2b8e5528",
+                    func="IF TG_OP = 'UPDATE' THEN\n    SELECT jsonb_object_agg(key, o.value), jsonb_object_agg(key, n.value) INTO was, becomes\n    FROM jsonb_each(to_jsonb(OLD) - ARRAY['created_at', 'updated_at']) o JOIN jsonb_each(changed) n USING (key)\n    WHERE o.value <> n.value;\n    IF was IS NULL THEN\n        RETURN NULL;\n    END IF;\nELSE\n    SELECT jsonb_object_agg(key, value) INTO becomes\n    FROM jsonb_each(changed - ARRAY['created_at', 'updated_at']) WHERE value <> 'null';\n    IF TG_OP = 'DELETE' THEN\n        was := becomes;\n        becomes := NULL;\n    END IF;\nEND IF;\nINSERT INTO config_auditentry\n    (actor, action, kind, object_id, organization_id, \"before\", \"after\", request_id)\nVALUES (\n    current_setting('causeway.actor'), current_setting('causeway.action'), 'catalog.languagemodel',\n    changed ->> 'id', (changed ->> 'organization_id')::uuid, was, becomes,\n    current_setting('causeway.request_id')\n);\nRETURN NULL;",
+                    hash="a5fea8bae64fe86826d1ae7f47714642592b12ce",
                     operation="INSERT OR UPDATE OR DELETE",
                     pgid="pgtrigger_audit_e0b90",
                     table="catalog_languagemodel",
@@ -720,8 +812,8 @@ class Migration(migrations.Migration):
                 name="version_bump",
                 sql=config.triggers.TriggerSql(
                     constraint="CONSTRAINT",
-                    func="IF current_setting('causeway.catalog_changed', true) IS DISTINCT FROM pg_current_xact_id()::text::bigint::text THEN\n    PERFORM set_config('causeway.catalog_changed', pg_current_xact_id()::text::bigint::text, true);\n    PERFORM pg_advisory_xact_lock(6024917533);\n    INSERT INTO catalog_catalogversion (id, version) VALUES (1, pg_current_xact_id()::text::bigint)\n    ON CONFLICT (id) DO UPDATE SET version = EXCLUDED.version;\n    DELETE FROM catalog_catalogchange\n    WHERE id <= (SELECT max(id) - 10000 FROM catalog_catalogchange);\n    PERFORM pg_notify('causeway_versions', 'catalog');\nEND IF;\nINSERT INTO catalog_catalogchange (version, subject_id)\nSELECT DISTINCT pg_current_xact_id()::text::bigint, subject\nFROM unnest(ARRAY[NEW.id, OLD.id]) AS subjects (subject) WHERE subject IS NOT NULL\nON CONFLICT (version, subject_id) DO NOTHING;\nRETURN NULL;",
-                    hash="17b0b2574f8552f8ac992dee0cbb1db71f57feca",
+                    func="IF COALESCE(NEW.organization_id, OLD.organization_id) IS NOT NULL THEN\nUPDATE accounts_organization SET routing_version = pg_current_xact_id()::text::bigint\nWHERE id = COALESCE(NEW.organization_id, OLD.organization_id)\n  AND routing_version IS DISTINCT FROM pg_current_xact_id()::text::bigint;\nRETURN NULL;\nEND IF;\nIF current_setting('causeway.catalog_changed', true) IS DISTINCT FROM pg_current_xact_id()::text::bigint::text THEN\n    PERFORM set_config('causeway.catalog_changed', pg_current_xact_id()::text::bigint::text, true);\n    PERFORM pg_advisory_xact_lock(6024917533);\n    INSERT INTO catalog_catalogversion (id, version) VALUES (1, pg_current_xact_id()::text::bigint)\n    ON CONFLICT (id) DO UPDATE SET version = EXCLUDED.version;\n    DELETE FROM catalog_catalogchange\n    WHERE id <= (SELECT max(id) - 10000 FROM catalog_catalogchange);\n    PERFORM pg_notify('causeway_versions', 'catalog');\nEND IF;\nINSERT INTO catalog_catalogchange (version, subject_id)\nSELECT DISTINCT pg_current_xact_id()::text::bigint, subject\nFROM unnest(ARRAY[NEW.id, OLD.id]) AS subjects (subject) WHERE subject IS NOT NULL\nON CONFLICT (version, subject_id) DO NOTHING;\nRETURN NULL;",
+                    hash="54fcba6dcf67e364b15339124b4e29632ec55d2f",
                     operation="INSERT OR UPDATE OR DELETE",
                     pgid="pgtrigger_version_bump_47477",
                     table="catalog_languagemodel",

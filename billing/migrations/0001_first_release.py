@@ -13,6 +13,7 @@ from django.db import migrations, models
 import billing.topups.models.units
 import config.triggers
 from billing.models.ledger import OF_GENERATIONS, read_reference_bound, reference_bound
+from config.database.replaced import REPLACED
 from config.partitions.creation import divide
 from config.partitions.declarations import Partitioning
 
@@ -205,11 +206,63 @@ def divide_transfer(apps, schema_editor):
     divide(TRANSFERS, ("id", "reference"))
 
 
+# Parameters: the subjects of meters, and the most requests a minute and a day of each; 2^62 for no
+# limit. Returns whether the request was counted, which it is in all meters or in none, and the
+# meters as they are now.
+COUNT_REPEAT = """
+CREATE FUNCTION causeway_count_repeat_1(
+    subjects uuid[], minute_limits bigint[], day_limits bigint[]
+) RETURNS TABLE (is_counted boolean, meter billing_meter) LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    this_minute CONSTANT timestamptz := date_trunc('minute', now());
+    today CONSTANT timestamptz := date_trunc('day', this_minute, 'UTC');
+    has_room boolean;
+BEGIN
+    PERFORM 1 FROM billing_meter AS m
+    WHERE m.subject_id = any(subjects) ORDER BY m.subject_id FOR NO KEY UPDATE;
+    SELECT coalesce(bool_and(
+        CASE WHEN m.minute >= this_minute THEN m.requests - m.requests_before ELSE 0 END
+            < w.minute_limit
+        AND CASE
+            WHEN m.minute >= today
+                THEN m.requests - coalesce(m.requests_before_day, m.requests)
+            ELSE 0
+        END < w.day_limit
+    ), FALSE)
+    INTO has_room
+    FROM unnest(subjects, minute_limits, day_limits) AS w (subject_id, minute_limit, day_limit)
+    INNER JOIN billing_meter AS m ON w.subject_id = m.subject_id;
+    IF has_room THEN
+        UPDATE billing_meter AS m
+        SET
+            requests = m.requests + 1,
+            last_used_at = now(),
+            requests_before = CASE
+                WHEN m.minute >= this_minute THEN m.requests_before ELSE m.requests
+            END,
+            requests_before_day = CASE
+                WHEN m.minute >= today THEN coalesce(m.requests_before_day, m.requests)
+                ELSE m.requests
+            END,
+            tokens_before = CASE
+                WHEN m.minute >= this_minute THEN m.tokens_before ELSE m.tokens
+            END,
+            minute = greatest(m.minute, this_minute)
+        WHERE m.subject_id = any(subjects);
+    END IF;
+    RETURN QUERY SELECT has_room, m FROM billing_meter AS m WHERE m.subject_id = any(subjects);
+END
+$$;
+"""
+
+
 class Migration(migrations.Migration):
     initial = True
 
+    replaces = [("billing", name) for name in REPLACED["billing"]]
+
     dependencies = [
-        ("accounts", "0001_tables"),
+        ("accounts", "0001_first_release"),
     ]
 
     operations = [
@@ -901,6 +954,17 @@ class Migration(migrations.Migration):
                         null=True,
                     ),
                 ),
+                ("token_checked_at", models.DateTimeField(editable=False, null=True)),
+                (
+                    "token_verified",
+                    models.CharField(
+                        db_default="",
+                        default="",
+                        editable=False,
+                        help_text="The contract and the decimals that the chain confirmed.",
+                        max_length=48,
+                    ),
+                ),
             ],
             options={
                 "verbose_name": "chain",
@@ -1119,6 +1183,7 @@ class Migration(migrations.Migration):
         migrations.RunSQL(SETTLE_ACCOUNTS, "DROP FUNCTION causeway_settle_accounts_1"),
         migrations.RunSQL(SETTLE_METERS, "DROP FUNCTION causeway_settle_meters_1"),
         migrations.RunSQL(ROOM, migrations.RunSQL.noop),
+        migrations.RunSQL(COUNT_REPEAT, "DROP FUNCTION causeway_count_repeat_1"),
         pgtrigger.migrations.AddTrigger(
             model_name="grantrequest",
             trigger=pgtrigger.compiler.Trigger(

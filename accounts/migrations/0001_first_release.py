@@ -12,14 +12,18 @@ import pgtrigger.migrations
 from django.db import migrations, models
 
 import config.events.outbox
+import config.models
 import config.triggers
+from config.database.replaced import REPLACED
 
 
 class Migration(migrations.Migration):
     initial = True
 
+    replaces = [("accounts", name) for name in REPLACED["accounts"]]
+
     dependencies = [
-        ("config", "0001_tables"),
+        ("config", "0001_first_release"),
     ]
 
     operations = [
@@ -122,6 +126,38 @@ class Migration(migrations.Migration):
                         verbose_name="fallback from private models",
                     ),
                 ),
+                (
+                    "allowed_networks",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.CharField(
+                            max_length=43, validators=[config.models.require_network]
+                        ),
+                        blank=True,
+                        help_text="Networks that connections may reach although they are not public, such as 10.0.0.5/32. UPSTREAM_ALLOWED_NETWORKS has those of everybody.",
+                        null=True,
+                        size=None,
+                    ),
+                ),
+                (
+                    "ca_certificates",
+                    models.TextField(
+                        blank=True,
+                        db_default="",
+                        default="",
+                        help_text="Authorities in PEM that are trusted besides the public ones.",
+                        max_length=65536,
+                        validators=[config.models.require_authorities],
+                        verbose_name="CA certificates",
+                    ),
+                ),
+                (
+                    "own_limits",
+                    models.JSONField(
+                        editable=False,
+                        help_text="Limits that differ from the service's, by the names of the settings.",
+                        null=True,
+                    ),
+                ),
             ],
             options={
                 "ordering": ("name",),
@@ -179,6 +215,7 @@ class Migration(migrations.Migration):
                         to="accounts.organization",
                     ),
                 ),
+                ("deleted_at", models.DateTimeField(editable=False, null=True)),
             ],
             options={
                 "ordering": ("organization", "email"),
@@ -390,7 +427,7 @@ class Migration(migrations.Migration):
                     "digest",
                     models.CharField(
                         editable=False,
-                        help_text="The public hash of the key. It never changes; a KeyDigest finds the key.",
+                        help_text="The public hash of the key. A rotation changes it; a KeyDigest finds the key.",
                         max_length=64,
                         unique=True,
                     ),
@@ -459,6 +496,27 @@ class Migration(migrations.Migration):
                         to="accounts.workspace",
                     ),
                 ),
+                (
+                    "successor",
+                    models.ForeignKey(
+                        db_index=False,
+                        editable=False,
+                        help_text="The key that a rotation gave another secret than this former one.",
+                        null=True,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="former",
+                        to="accounts.apikey",
+                    ),
+                ),
+                (
+                    "issued_by_operator",
+                    models.BooleanField(
+                        db_default=False,
+                        default=False,
+                        editable=False,
+                        help_text="An operator issued it for an organization that existed, or it was made with such a key: it reads no stored texts, and makes no change that needs a second person.",
+                    ),
+                ),
             ],
             options={
                 "verbose_name": "API key",
@@ -471,6 +529,11 @@ class Migration(migrations.Migration):
                         name="api_key_by_name",
                     ),
                     models.Index(fields=["label"], name="api_key_by_label"),
+                    models.Index(
+                        condition=models.Q(("successor", None), _negated=True),
+                        fields=["successor"],
+                        name="api_key_by_successor",
+                    ),
                 ],
                 "constraints": [
                     models.CheckConstraint(
@@ -832,7 +895,7 @@ class Migration(migrations.Migration):
                     django.contrib.postgres.fields.ArrayField(
                         base_field=models.CharField(max_length=253),
                         blank=True,
-                        help_text="Hosts that may receive the secret, besides those of the provider. Empty: the domain of its first use.",
+                        help_text="Hosts that may receive the secret, besides those of the provider. Empty: the host of its first use.",
                         null=True,
                         size=None,
                     ),
@@ -874,7 +937,7 @@ class Migration(migrations.Migration):
                     django.contrib.postgres.fields.ArrayField(
                         base_field=models.CharField(max_length=254),
                         editable=False,
-                        help_text="Scopes of the first use; a leading dot includes subdomains.",
+                        help_text="The host of the first use; a leading dot, of an earlier release, includes subdomains.",
                         null=True,
                         size=None,
                     ),
@@ -1673,6 +1736,72 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
+        migrations.CreateModel(
+            name="Creation",
+            fields=[
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("updated_at", models.DateTimeField(auto_now=True)),
+                ("idempotency_key", models.CharField(editable=False, max_length=255, null=True)),
+                ("request_fingerprint", models.CharField(editable=False, max_length=64)),
+                ("resource", models.CharField(max_length=64)),
+                ("row_id", models.UUIDField(db_index=True)),
+                ("has_secret", models.BooleanField(db_default=False, default=False)),
+                ("sealed", models.BinaryField(null=True)),
+                (
+                    "organization",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to="accounts.organization",
+                    ),
+                ),
+            ],
+            options={
+                "default_permissions": (),
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("sealed__isnull", False)),
+                        fields=["created_at"],
+                        name="creation_sealed",
+                    )
+                ],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("organization", "resource", "idempotency_key"),
+                        name="creation_key_unique",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("sealed", None), ("has_secret", True), _connector="OR"),
+                        name="creation_sealed_is_secret",
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="CredentialRest",
+            fields=[
+                (
+                    "credential",
+                    models.OneToOneField(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        primary_key=True,
+                        related_name="rest",
+                        serialize=False,
+                        to="accounts.byokcredential",
+                    ),
+                ),
+                ("upstream_status", models.PositiveSmallIntegerField()),
+                ("since", models.DateTimeField(help_text="When the provider refused it first.")),
+                ("seen_at", models.DateTimeField(help_text="When the provider refused it last.")),
+            ],
+        ),
         migrations.AddField(
             model_name="Preset",
             name="designated_version",
@@ -1734,9 +1863,9 @@ class Migration(migrations.Migration):
             trigger=pgtrigger.compiler.Trigger(
                 name="settings_changed",
                 sql=config.triggers.TriggerSql(
-                    condition='WHEN ((OLD."allowed_providers" IS DISTINCT FROM (NEW."allowed_providers") OR OLD."fallback" IS DISTINCT FROM (NEW."fallback") OR OLD."forbids_training" IS DISTINCT FROM (NEW."forbids_training") OR OLD."ignored_providers" IS DISTINCT FROM (NEW."ignored_providers") OR OLD."requires_zdr" IS DISTINCT FROM (NEW."requires_zdr") OR OLD."suspension_reason" IS DISTINCT FROM (NEW."suspension_reason")))',
+                    condition='WHEN ((OLD."allowed_networks" IS DISTINCT FROM (NEW."allowed_networks") OR OLD."allowed_providers" IS DISTINCT FROM (NEW."allowed_providers") OR OLD."ca_certificates" IS DISTINCT FROM (NEW."ca_certificates") OR OLD."fallback" IS DISTINCT FROM (NEW."fallback") OR OLD."forbids_training" IS DISTINCT FROM (NEW."forbids_training") OR OLD."ignored_providers" IS DISTINCT FROM (NEW."ignored_providers") OR OLD."requires_zdr" IS DISTINCT FROM (NEW."requires_zdr") OR OLD."suspension_reason" IS DISTINCT FROM (NEW."suspension_reason")))',
                     func="NEW.routing_version := pg_current_xact_id()::text::bigint;\nRETURN NEW;",
-                    hash="411cc32bbddd52aa3c326cc3eaaa3d6c738c278b",
+                    hash="f085317a1df29d2a773493b7af21efa546b96708",
                     operation="UPDATE",
                     pgid="pgtrigger_settings_changed_9d2c4",
                     table="accounts_organization",

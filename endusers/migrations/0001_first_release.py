@@ -8,13 +8,16 @@ import pgtrigger.migrations
 from django.db import migrations, models
 
 import config.triggers
+from config.database.replaced import REPLACED
 
 
 class Migration(migrations.Migration):
     initial = True
 
+    replaces = [("endusers", name) for name in REPLACED["endusers"]]
+
     dependencies = [
-        ("accounts", "0001_tables"),
+        ("accounts", "0001_first_release"),
     ]
 
     operations = [

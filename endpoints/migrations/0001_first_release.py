@@ -2,12 +2,15 @@
 
 import uuid
 
+import django.contrib.postgres.fields
 import django.db.models.deletion
+import django.db.models.functions.text
 import pgtrigger.compiler
 import pgtrigger.migrations
 from django.db import migrations, models
 
 import config.triggers
+from config.database.replaced import REPLACED
 from config.partitions.creation import divide
 from config.partitions.declarations import Partitioning
 from config.partitions.spans import QUARTER
@@ -22,9 +25,11 @@ def divide_validation(apps, schema_editor):
 class Migration(migrations.Migration):
     initial = True
 
+    replaces = [("endpoints", name) for name in REPLACED["endpoints"]]
+
     dependencies = [
-        ("accounts", "0001_tables"),
-        ("catalog", "0001_tables"),
+        ("accounts", "0001_first_release"),
+        ("catalog", "0001_first_release"),
     ]
 
     operations = [
@@ -155,6 +160,60 @@ class Migration(migrations.Migration):
         ),
         migrations.RunPython(divide_validation, migrations.RunPython.noop),
         migrations.CreateModel(
+            name="PrivateProvider",
+            fields=[
+                (
+                    "id",
+                    models.UUIDField(
+                        default=uuid.uuid4, editable=False, primary_key=True, serialize=False
+                    ),
+                ),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
+                ("updated_at", models.DateTimeField(auto_now=True)),
+                ("name", models.CharField(max_length=64)),
+                ("slug", models.CharField(max_length=64)),
+                ("display_name", models.CharField(max_length=255)),
+                ("base_url", models.CharField(blank=True, max_length=2048, null=True)),
+                (
+                    "is_keyless",
+                    models.BooleanField(
+                        db_default=False,
+                        default=False,
+                        help_text="Its servers answer without a credential, and are sent none.",
+                        verbose_name="takes no key",
+                    ),
+                ),
+                ("deleted_at", models.DateTimeField(editable=False, null=True)),
+                (
+                    "organization",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="private_providers",
+                        to="accounts.organization",
+                    ),
+                ),
+            ],
+            options={
+                "verbose_name": "private provider",
+                "ordering": ("created_at", "id"),
+                "constraints": [
+                    models.UniqueConstraint(
+                        models.F("organization"),
+                        django.db.models.functions.text.Lower("slug"),
+                        condition=models.Q(("deleted_at", None)),
+                        name="private_provider_slug_unique",
+                    ),
+                    models.UniqueConstraint(
+                        models.F("organization"),
+                        django.db.models.functions.text.Lower("name"),
+                        condition=models.Q(("deleted_at", None)),
+                        name="private_provider_name_unique",
+                    ),
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="PrivateEndpoint",
             fields=[
                 (
@@ -233,7 +292,7 @@ class Migration(migrations.Migration):
                     "model",
                     models.ForeignKey(
                         on_delete=django.db.models.deletion.PROTECT,
-                        related_name="+",
+                        related_name="private_endpoints",
                         to="catalog.languagemodel",
                     ),
                 ),
@@ -258,6 +317,7 @@ class Migration(migrations.Migration):
                 (
                     "provider",
                     models.ForeignKey(
+                        null=True,
                         on_delete=django.db.models.deletion.PROTECT,
                         related_name="+",
                         to="catalog.provider",
@@ -329,6 +389,42 @@ class Migration(migrations.Migration):
                 (
                     "released_by",
                     models.CharField(db_default="", default="", editable=False, max_length=255),
+                ),
+                (
+                    "declared_parameters",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.CharField(max_length=64),
+                        blank=True,
+                        db_default=[],
+                        default=list,
+                        size=None,
+                    ),
+                ),
+                (
+                    "settings",
+                    models.JSONField(blank=True, db_default={}, default=dict, editable=False),
+                ),
+                (
+                    "tested_parameters",
+                    django.contrib.postgres.fields.ArrayField(
+                        base_field=models.CharField(max_length=64),
+                        blank=True,
+                        db_default=[],
+                        default=list,
+                        editable=False,
+                        size=None,
+                    ),
+                ),
+                (
+                    "private_provider",
+                    models.ForeignKey(
+                        db_index=False,
+                        editable=False,
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="endpoints",
+                        to="endpoints.privateprovider",
+                    ),
                 ),
             ],
             options={
@@ -402,8 +498,39 @@ class Migration(migrations.Migration):
                         ),
                         name="private_endpoint_released_after_deletion",
                     ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            models.Q(("private_provider__isnull", False), ("provider", None)),
+                            models.Q(("private_provider", None), ("provider__isnull", False)),
+                            _connector="OR",
+                        ),
+                        name="private_endpoint_has_one_provider",
+                    ),
                 ],
             },
+        ),
+        migrations.CreateModel(
+            name="OwnModel",
+            fields=[],
+            options={
+                "verbose_name": "own model",
+                "ordering": ("slug",),
+                "proxy": True,
+                "indexes": [],
+                "constraints": [],
+            },
+            bases=("catalog.languagemodel",),
+        ),
+        migrations.AddField(
+            model_name="validationslot",
+            name="endpoint",
+            field=models.ForeignKey(
+                db_index=False,
+                null=True,
+                on_delete=django.db.models.deletion.CASCADE,
+                related_name="activations",
+                to="endpoints.privateendpoint",
+            ),
         ),
         migrations.AddField(
             model_name="Attestation",
@@ -447,6 +574,13 @@ class Migration(migrations.Migration):
             field=models.JSONField(
                 help_text="The proofs of the parameters that were tried, by name; empty if none was.",
                 null=True,
+            ),
+        ),
+        migrations.AddField(
+            model_name="Validation",
+            name="validated_by",
+            field=models.CharField(
+                db_default="", default="", help_text="Who asked for it.", max_length=255
             ),
         ),
         migrations.AddIndex(
@@ -516,6 +650,38 @@ class Migration(migrations.Migration):
                     pgid="pgtrigger_version_bump_on_delete_e2674",
                     table="endpoints_privateendpoint",
                     timing="DEFERRABLE INITIALLY DEFERRED",
+                    when="AFTER",
+                ),
+            ),
+        ),
+        pgtrigger.migrations.AddTrigger(
+            model_name="privateprovider",
+            trigger=pgtrigger.compiler.Trigger(
+                name="version_bump",
+                sql=config.triggers.TriggerSql(
+                    constraint="CONSTRAINT",
+                    func="UPDATE accounts_organization SET routing_version = pg_current_xact_id()::text::bigint\nWHERE id = COALESCE(NEW.organization_id, OLD.organization_id)\n  AND routing_version IS DISTINCT FROM pg_current_xact_id()::text::bigint;\nRETURN NULL;",
+                    hash="8c437ebf343083cbb1bfe6dd3e0cab41f79d7fbb",
+                    operation="INSERT OR UPDATE OR DELETE",
+                    pgid="pgtrigger_version_bump_10f79",
+                    table="endpoints_privateprovider",
+                    timing="DEFERRABLE INITIALLY DEFERRED",
+                    when="AFTER",
+                ),
+            ),
+        ),
+        pgtrigger.migrations.AddTrigger(
+            model_name="privateprovider",
+            trigger=pgtrigger.compiler.Trigger(
+                name="audit",
+                sql=config.triggers.TriggerSql(
+                    condition="WHEN (current_setting('causeway.actor', true) <> '')",
+                    declare="DECLARE\n    changed jsonb := CASE TG_OP WHEN 'DELETE' THEN to_jsonb(OLD) ELSE to_jsonb(NEW) END;\n    was jsonb;\n    becomes jsonb;",
+                    func="IF TG_OP = 'UPDATE' THEN\n    SELECT jsonb_object_agg(key, o.value), jsonb_object_agg(key, n.value) INTO was, becomes\n    FROM jsonb_each(to_jsonb(OLD) - ARRAY['created_at', 'updated_at']) o JOIN jsonb_each(changed) n USING (key)\n    WHERE o.value <> n.value;\n    IF was IS NULL THEN\n        RETURN NULL;\n    END IF;\nELSE\n    SELECT jsonb_object_agg(key, value) INTO becomes\n    FROM jsonb_each(changed - ARRAY['created_at', 'updated_at']) WHERE value <> 'null';\n    IF TG_OP = 'DELETE' THEN\n        was := becomes;\n        becomes := NULL;\n    END IF;\nEND IF;\nINSERT INTO config_auditentry\n    (actor, action, kind, object_id, organization_id, \"before\", \"after\", request_id)\nVALUES (\n    current_setting('causeway.actor'), current_setting('causeway.action'), 'endpoints.privateprovider',\n    changed ->> 'id', (changed ->> 'organization_id')::uuid, was, becomes,\n    current_setting('causeway.request_id')\n);\nRETURN NULL;",
+                    hash="b374c5ef378aa17fd3c4ce26f08175c85f55bc97",
+                    operation="INSERT OR UPDATE OR DELETE",
+                    pgid="pgtrigger_audit_a46d2",
+                    table="endpoints_privateprovider",
                     when="AFTER",
                 ),
             ),

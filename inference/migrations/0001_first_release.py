@@ -7,6 +7,7 @@ import pgtrigger.migrations
 from django.db import migrations, models
 
 import config.triggers
+from config.database.replaced import REPLACED
 from config.partitions.creation import divide
 from config.partitions.declarations import Partitioning
 from config.partitions.spans import YEAR
@@ -33,10 +34,12 @@ def divide_hourlyusage(apps, schema_editor):
 class Migration(migrations.Migration):
     initial = True
 
+    replaces = [("inference", name) for name in REPLACED["inference"]]
+
     dependencies = [
-        ("accounts", "0001_tables"),
-        ("catalog", "0001_tables"),
-        ("endpoints", "0001_tables"),
+        ("accounts", "0001_first_release"),
+        ("catalog", "0001_first_release"),
+        ("endpoints", "0001_first_release"),
     ]
 
     operations = [
@@ -958,6 +961,47 @@ class Migration(migrations.Migration):
                 "indexes": [models.Index(fields=["slot"], name="guardrail_count_by_slot")],
             },
         ),
+        migrations.CreateModel(
+            name="HistoryLoss",
+            fields=[
+                ("id", models.UUIDField(primary_key=True, serialize=False)),
+                ("worker", models.CharField(max_length=128)),
+                ("since", models.DateTimeField()),
+                ("until", models.DateTimeField()),
+                ("accepted_at", models.DateTimeField(null=True)),
+            ],
+        ),
+        migrations.CreateModel(
+            name="WorkerBeat",
+            fields=[
+                ("worker", models.CharField(max_length=128, primary_key=True, serialize=False)),
+                ("number", models.BigIntegerField()),
+                ("beat_at", models.DateTimeField()),
+            ],
+        ),
+        migrations.CreateModel(
+            name="TokenSum",
+            fields=[
+                (
+                    "pk",
+                    models.CompositePrimaryKey(
+                        "endpoint_id",
+                        "script",
+                        "mark",
+                        "kind",
+                        blank=True,
+                        editable=False,
+                        primary_key=True,
+                        serialize=False,
+                    ),
+                ),
+                ("endpoint_id", models.UUIDField()),
+                ("script", models.CharField(max_length=32)),
+                ("mark", models.CharField(max_length=8)),
+                ("kind", models.CharField(max_length=16)),
+                ("tokens", models.BigIntegerField()),
+            ],
+        ),
         pgtrigger.migrations.AddTrigger(
             model_name="endpointhealth",
             trigger=pgtrigger.compiler.Trigger(
@@ -1082,6 +1126,21 @@ class Migration(migrations.Migration):
                     operation="INSERT",
                     pgid="pgtrigger_audit_1264c",
                     table="inference_textdeletion",
+                    when="AFTER",
+                ),
+            ),
+        ),
+        pgtrigger.migrations.AddTrigger(
+            model_name="privateendpointuse",
+            trigger=pgtrigger.compiler.Trigger(
+                name="open_meter",
+                sql=config.triggers.TriggerSql(
+                    condition="WHEN (NEW.settings -> 'routing' IS NOT NULL)",
+                    func="INSERT INTO billing_meter (subject_id, organization_id)\nVALUES (NEW.id, NEW.organization_id)\nON CONFLICT (subject_id) DO NOTHING;\nRETURN NULL;",
+                    hash="dbd79d3cd304bb68c6612c93b82d878ceb3bf3c8",
+                    operation="INSERT OR UPDATE",
+                    pgid="pgtrigger_open_meter_7830b",
+                    table="endpoints_privateendpoint",
                     when="AFTER",
                 ),
             ),

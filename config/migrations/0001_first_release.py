@@ -11,6 +11,7 @@ from django.db import migrations, models
 
 import config.events.outbox
 import config.triggers
+from config.database.replaced import REPLACED
 from config.partitions.creation import divide
 from config.partitions.declarations import Partitioning
 from config.partitions.spans import QUARTER
@@ -21,9 +22,8 @@ ENTRIES = Partitioning("config_auditentry", "at", QUARTER)
 def make_rules(apps, schema_editor):
     """Creates a rule for each kind of this release."""
     rule = apps.get_model("config", "ChangeRule")
-    rule.objects.bulk_create(
-        rule(kind=kind) for kind in ("prices", "guardrails", "deletions", "credentials")
-    )
+    kinds = ("prices", "guardrails", "deletions", "credentials", "management_keys")
+    rule.objects.bulk_create(rule(kind=kind) for kind in kinds)
 
 
 def divide_auditentry(apps, schema_editor):
@@ -32,6 +32,8 @@ def divide_auditentry(apps, schema_editor):
 
 class Migration(migrations.Migration):
     initial = True
+
+    replaces = [("config", name) for name in REPLACED["config"]]
 
     dependencies = [
         ("auth", "0012_alter_user_first_name_max_length"),
@@ -319,6 +321,7 @@ class Migration(migrations.Migration):
                             ("guardrails", "Workspace-wide guardrails"),
                             ("deletions", "Deletions"),
                             ("credentials", "Provider credentials"),
+                            ("management_keys", "Management keys"),
                         ],
                         editable=False,
                         max_length=16,
@@ -352,6 +355,7 @@ class Migration(migrations.Migration):
                             ("guardrails", "Workspace-wide guardrails"),
                             ("deletions", "Deletions"),
                             ("credentials", "Provider credentials"),
+                            ("management_keys", "Management keys"),
                         ],
                         editable=False,
                         max_length=16,
