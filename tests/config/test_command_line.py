@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -37,6 +38,14 @@ def test_pyproject_command_line_and_console_show_the_same_version(operator: Clie
     assert (asked.stdout, asked.stderr) == (f"{version}\n", "")
     assert version == settings.VERSION
     assert f"LLM gateway {version}" in operator.get("/admin/").content.decode()
+
+
+def test_the_change_log_and_the_manifests_name_the_version() -> None:
+    headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    released = [heading for heading in headings if heading != "Unreleased"]
+    assert released[0] == settings.VERSION
+    example = ROOT / "docs/deploy/kubernetes/overlays/example/kustomization.yaml"
+    assert f"newTag: {settings.VERSION}\n" in example.read_text()
 
 
 def test_the_document_has_the_version_of_the_interface(client: Client) -> None:

@@ -62,9 +62,9 @@ def install_marker(environment: Path, *modules: str) -> None:
         venv.create(environment, symlinks=True)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     site = environment / "lib" / version / "site-packages"
-    (site / "causeway_gateway-0.1.0.dist-info").mkdir(exist_ok=True)
-    (site / "causeway_gateway-0.1.0.dist-info" / "METADATA").write_text(
-        "Name: causeway-gateway\nVersion: 0.1.0\n"
+    (site / "causeway_gateway-1.0.0.dist-info").mkdir(exist_ok=True)
+    (site / "causeway_gateway-1.0.0.dist-info" / "METADATA").write_text(
+        "Name: causeway-gateway\nVersion: 1.0.0\n"
     )
     for module in modules:
         (site / f"{module}.py").touch()

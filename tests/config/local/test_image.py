@@ -20,9 +20,9 @@ from tests.support.containers.ignore_rules import IgnoreRules
 from tests.support.processes import Served, environment, wait_until_started
 
 STEPS = read_steps((PROJECT / "Containerfile").read_text())
-PACKAGES = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["hatch"]["build"][
-    "targets"
-]["wheel"]["packages"]
+PYPROJECT = tomllib.loads((PROJECT / "pyproject.toml").read_text())
+VERSION = PYPROJECT["project"]["version"]
+PACKAGES = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 DIRT = [
     ".git/config", ".git/objects/ab/cdef", ".venv/bin/python", ".venv/stamp", ".data/secret_key",
     ".data/postgres/base/1", ".env", ".env.production", "env", "secrets.env", "id_rsa", "dump.sql",
@@ -234,7 +234,7 @@ def test_the_built_image_works(tmp_path: Path) -> None:
         for name, value in environment().items()
         if name in ("DATABASE_URL", "SECRET_KEY", "CREDENTIAL_KEYS", "DRAIN_SECONDS")
     }
-    assert run("causeway", "--version").stdout == "0.1.0\n"
+    assert run("causeway", "--version").stdout == f"{VERSION}\n"
     assert run("causeway", "check", **ours).returncode == 0
     assert run("causeway", "migrate", "--check", **ours).returncode == 0
     # The steps remove what botocore is not asked for.

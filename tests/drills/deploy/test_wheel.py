@@ -9,6 +9,7 @@ import re
 import secrets
 import shutil
 import subprocess
+import tomllib
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,6 +28,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif("CAUSEWAY_TEST_OFFLINE" in os.environ, reason="needs a package index"),
 ]
+VERSION = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["version"]
 APPS = ("accounts", "billing", "catalog", "config", "endpoints", "endusers", "inference")
 PAGE = PROJECT / "docs" / "deploy" / "index.md"
 CONTAINERFILE = PROJECT / "Containerfile"
@@ -99,7 +101,7 @@ def test_a_trimmed_installation_is_small_with_its_bytecode(
         [copy / "bin" / "python", "-m", "causeway_gateway", "--version"],
         env=outside_environment(), capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert done.stdout == "0.1.0\n"
+    assert done.stdout == f"{VERSION}\n"
 
 
 def test_modules_of_the_same_names_in_the_folder_do_not_matter(
@@ -108,12 +110,12 @@ def test_modules_of_the_same_names_in_the_folder_do_not_matter(
     for name in ("config", "billing", "causeway_gateway"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise SystemExit('the wrong one')\n")
-    assert bare.run("--version", cwd=tmp_path).stdout == "0.1.0\n"
+    assert bare.run("--version", cwd=tmp_path).stdout == f"{VERSION}\n"
     module = subprocess.run(
         [bare.python, "-P", "-m", "causeway_gateway", "--version"],
         cwd=tmp_path, env=outside_environment(), capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert module.stdout == "0.1.0\n", module.stderr
+    assert module.stdout == f"{VERSION}\n", module.stderr
 
 
 def test_the_command_line_names_itself(bare: Installation) -> None:
