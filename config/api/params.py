@@ -21,6 +21,8 @@ _CONTROLS: Final = r"\u0000-\u001f\u007f-\u009f"
 _INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
 _MOST: Final = 10**18 - 1
 # Some clients write a small number as 1e-05.
+# Every integer up to it is a double, as which the document describes decimals.
+_LARGEST: Final = 10**15
 _NUMBER: Final = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,2})?")
 
 
@@ -114,17 +116,16 @@ class OffsetParameter(IntegerParameter):
 class DecimalParameter(QueryParameter):
     """An exact number, at least 0."""
 
-    def __init__(self, *, maximum: int | None = None, **kwargs: Any) -> None:
+    def __init__(self, *, maximum: int = _LARGEST, **kwargs: Any) -> None:
         self.maximum = maximum
-        bounds = {"minimum": 0} if maximum is None else {"minimum": 0, "maximum": maximum}
-        self.schema = {"type": "number", "format": "double", **bounds}
+        self.schema = {"type": "number", "format": "double", "minimum": 0, "maximum": maximum}
         super().__init__(**kwargs)
 
     def parse(self, text: str) -> Decimal:
         if not _NUMBER.fullmatch(text):
             raise django.ValidationError("Must be a number, at least 0.")
         number = Decimal(text)
-        if self.maximum is not None and number > self.maximum:
+        if number > self.maximum:
             raise django.ValidationError(f"Must be from 0 to {self.maximum}.")
         return number
 

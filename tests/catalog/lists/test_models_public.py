@@ -205,7 +205,7 @@ _BAD_NUMBERS = ("", "x", "-1", "1,5", ".5", "1.", "NaN", "Infinity", "%2B1", "1%
         *(
             (f"{name}={value}", name)
             for name in ("min_price", "max_output_price", "min_coding_index")
-            for value in (*_BAD_NUMBERS, "1e999", "1" * 19, "0x1", "1_0", "true")
+            for value in (*_BAD_NUMBERS, "1e16", "1e999", "1" * 19, "0x1", "1_0", "true")
         ),
         *(
             (f"{name}={value}", name)
