@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from base64 import b64encode
 from collections.abc import Callable
 from functools import partial
 from itertools import product
@@ -11,7 +10,6 @@ from math import ceil
 from pathlib import Path
 from statistics import median
 from typing import Any
-from zlib import compress
 
 import pytest
 from msgspec.structs import replace
@@ -26,18 +24,11 @@ from catalog.tokens import (
     find_limits,
     find_script,
 )
+from tests.support.characters import write_characters
 
 CATALOGUE = json.loads(Path("catalog/data/catalogue.json").read_text())
 MODELS, ENDPOINTS = CATALOGUE["models"], CATALOGUE["endpoints"]
 SLUGS = {each["canonical_slug"]: each["id"] for each in MODELS}
-
-
-def make_table(tokens: dict[str, int], joined: set[str]) -> str:
-    """Returns a table of characters as the one of a tokenizer is kept."""
-    data = bytearray(0x32400)
-    for char, number in tokens.items():
-        data[ord(char)] = number | (0x80 if char in joined else 0)
-    return b64encode(compress(bytes(data), 9)).decode()
 
 
 def count(text: str) -> TextCounts:
@@ -175,7 +166,7 @@ def test_an_estimate_is_fair_and_a_bound_holds_the_truth(
     ],
 )
 def test_characters_are_bounded_by_their_tokens(text: str, more: int) -> None:
-    table = make_table({"\u00e9": 2, "\u2013": 1}, {"\u00e9"})
+    table = write_characters({"\u00e9": 2, "\u2013": 1}, {"\u00e9"})
     family, counts = replace(UNKNOWN_FAMILY, characters=table, edge=1), count(text)
     assert [family.bound_more(counts), family.bound_more(counts)] == [more, more]
     # The same text once more, after its bound was asked for.
