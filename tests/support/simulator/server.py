@@ -281,7 +281,13 @@ class Simulator:
         self.loop.call_soon_threadsafe(self._release, count)
 
     def clear(self) -> None:
-        """Clears requests, counters and unused releases between two tests."""
+        """Clears requests, counters and unused releases between two tests.
+
+        A busy machine may not have counted the last releases yet, so they are waited for.
+        """
+        is_counted = threading.Event()
+        self.loop.call_soon_threadsafe(is_counted.set)
+        assert is_counted.wait(60), "the simulator hangs"
         with self._news:
             self._requests.clear()
             self._counts.clear()

@@ -5,7 +5,9 @@ import contextlib
 import http.client
 import json
 import re
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import aiohttp
 import pytest
@@ -80,6 +82,19 @@ def test_release_lets_one_event_pass_at_a_time(simulator: Simulator) -> None:
 def test_release_may_come_before_the_request(simulator: Simulator) -> None:
     simulator.release(2)
     assert [ask(simulator, "sim-held").status for _ in range(2)] == [200, 200]
+    assert ask(simulator, "sim-held", timeout=0.2).ending == "silence"
+
+
+def test_a_release_that_nobody_used_ends_even_if_it_was_not_counted_yet(
+    simulator: Simulator,
+) -> None:
+    is_idle = threading.Event()
+    simulator.loop.call_soon_threadsafe(is_idle.wait)
+    simulator.release(2)
+    with ThreadPoolExecutor(1) as pool:
+        cleared = pool.submit(simulator.clear)
+        is_idle.set()
+        cleared.result()
     assert ask(simulator, "sim-held", timeout=0.2).ending == "silence"
 
 
