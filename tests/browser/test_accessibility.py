@@ -114,6 +114,7 @@ def test_keyboard_skips_the_navigation_and_finds_a_page(server: str) -> None:
         seen.append(page.evaluate(FOCUSED))
 
     def visit(page: Page) -> None:
+        page.goto("/admin/")
         page.keyboard.press("Tab")
         note(page)
         page.keyboard.press("Enter")

@@ -48,6 +48,7 @@ def test_home_fits_the_window_and_draws_its_charts(server: str, width: int) -> N
         seen.append((bars.count() // 10, overflow))
 
     def visit(page: Page) -> None:
+        page.goto("/admin/")
         look(page)
         page.evaluate("document.documentElement.classList.add('dark')")
         look(page)
@@ -66,6 +67,7 @@ def test_palette_finds_a_page(server: str) -> None:
     seen: list[str] = []
 
     def visit(page: Page) -> None:
+        page.goto("/admin/")
         open_search(page)
         page.locator("#search-input-command").press_sequentially("audit")
         found = page.locator("#command-results a")

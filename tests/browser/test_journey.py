@@ -37,6 +37,7 @@ from tests.support.browser import (
     OVERFLOW,
     PASSWORD,
     choose,
+    enter,
     is_file,
     log_in,
     page_of,
@@ -340,7 +341,7 @@ def test_every_page_fits_a_phone_and_shows_no_secret(
     with page_of(server, width=390) as (page, complaints):
         # A dialog that is opened directly is a fragment without an icon link.
         page.route("**/favicon.ico", lambda route: route.fulfill(status=204))
-        log_in(page)
+        enter(page)
         for path in draw_examples(paths[part::PARTS]):
             if path.endswith("/export/") and is_file(page, path):
                 continue

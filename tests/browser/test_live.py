@@ -136,6 +136,7 @@ def test_the_pages_fit_the_window_in_both_themes(server: str, customer: Tenant, 
                 page.screenshot(path=path, full_page=True)
 
     def visit(page: Page) -> None:
+        page.goto("/admin/")
         expect(page.get_by_text("Grants to approve")).to_be_visible()
         look(page, "home")
         page.goto("/admin/inference/generation/health/")

@@ -106,6 +106,7 @@ def test_what_waits_for_finance_is_one_click_away(server: str, scene: Scene) -> 
     factories.make_excess(scene.tenant, reference=scene.generation.pk)
 
     def story(walk: Walk, scene: Scene) -> None:
+        walk.page.goto("/admin/")
         walk.look("waiting")
         walk.page.locator("#waiting a").first.click()
         walk.page.wait_for_url("**/billing/excess/**")

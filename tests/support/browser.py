@@ -122,10 +122,20 @@ def log_in(page: Page, *, name: str = "operator", code: str = "") -> None:
     page.wait_for_url("**/admin/")
 
 
+def enter(page: Page, *, name: str = "operator") -> None:
+    """Signs an operator in without drawing the form and the first page, which cost a second."""
+    path = "/admin/login/"
+    page.request.get(path)
+    [token] = [each["value"] for each in page.context.cookies() if "csrftoken" in each["name"]]
+    form = {"username": name, "password": PASSWORD, "csrfmiddlewaretoken": token}
+    answer = page.request.post(path, form=form, max_redirects=0)
+    assert answer.status == 302, answer.text()
+
+
 def browse(server: str, visit: Callable[[Page], None], *, width: int = 1440) -> list[str]:
-    """Logs in, makes the visit, and returns what the browser complained of."""
+    """Signs in, makes the visit, and returns what the browser complained of."""
     with page_of(server, width=width) as (page, complaints):
-        log_in(page)
+        enter(page)
         visit(page)
     return complaints
 

@@ -18,7 +18,7 @@ from django.db import connection
 from playwright.sync_api import Page
 
 from config.apps import Role
-from tests.support.browser import CUT_OFF, OVERFLOW, PASSWORD, log_in, page_of, set_theme
+from tests.support.browser import CUT_OFF, OVERFLOW, PASSWORD, enter, page_of, set_theme
 from tests.support.console import SUBMIT, fingerprint
 
 Answer = TypeVar("Answer")
@@ -26,8 +26,13 @@ Screen: TypeAlias = tuple[int, Literal["light", "dark"]]
 """A width in pixels and a theme."""
 
 WIDE: Final = 1440
-_SCREENS: Final[Sequence[Screen]] = tuple(itertools.product((WIDE, 1024, 390), ("light", "dark")))
 _PICTURES: Final = os.environ.get("CAUSEWAY_SCREENSHOTS", "")
+# Colours take no place: where no picture is taken, the narrowest window is looked at in both.
+_SCREENS: Final[Sequence[Screen]] = (
+    tuple(itertools.product((WIDE, 1024, 390), ("light", "dark")))
+    if _PICTURES
+    else ((WIDE, "light"), (1024, "light"), (390, "light"), (390, "dark"))
+)
 # The present tabs that are out of sight, once the page has drawn itself for the window.
 _HIDDEN_TABS: Final = """async () => {
     await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
@@ -137,7 +142,7 @@ def take_walk(
 ) -> list[Any]:
     """Walks a story; returns what the browser complained of, and what did not fit on a screen."""
     with page_of(server) as (page, complaints):
-        log_in(page, name=operator.get_username())
+        enter(page, name=operator.get_username())
         path = Walk(page, name=name)
         story(path)
     return [*(each for each in complaints if not _ASKED_FOR.search(each)), *path.faults]
