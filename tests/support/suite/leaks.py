@@ -57,15 +57,25 @@ def pytest_collection() -> Iterator[None]:
 
 
 @pytest.hookimpl(trylast=True)
+def pytest_sessionstart() -> None:
+    """Spares the collector what the controlling process has loaded, which collects nothing."""
+    gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
     """Spares the collector the million objects of the modules and the tests, which stay."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(*_THRESHOLDS)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Collects when the last test of a module has ended."""
+    """Collects when the last test of a module has ended, and then spares what has stayed.
+
+    A test may have thawed what was spared: then a collection would take a second, and so would
+    that after each later module.
+    """
     if nextitem is None or path_of(nextitem.nodeid) != path_of(item.nodeid):
         gc.collect()
+        gc.freeze()
