@@ -24,7 +24,7 @@ from catalog.tokens import (
     find_limits,
     find_script,
 )
-from tests.support.characters import write_characters
+from tests.support.texts.characters import write_characters
 
 CATALOGUE = json.loads(Path("catalog/data/catalogue.json").read_text())
 MODELS, ENDPOINTS = CATALOGUE["models"], CATALOGUE["endpoints"]

@@ -34,7 +34,7 @@ from catalog.tokens import (
 )
 from tests.bench.tokens.corpus import Sample, iter_blocks, iter_characters, iter_samples
 from tests.bench.tokens.vocabularies import EDGES, FAMILIES, Count, load, source_of
-from tests.support.characters import write_characters
+from tests.support.texts.characters import write_characters
 
 _FILE: Final = Path("catalog", "data", "tokens.json")
 _ROUNDS: Final = 1_500
