@@ -146,12 +146,15 @@ outages: Final = Outages()
 
 
 class PoolFilter(logging.Filter):
-    """Drops the pool's line for each connection that it cannot open, and reports the error.
+    """Drops the pool's lines for each connection that it cannot open, and reports the error.
 
     Drops those about connections that have ended, too: the statement that had one says why.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
+        if str(record.msg).startswith("reconnection attempt in pool"):
+            # The errors of its attempts are reported.
+            return False
         for argument in record.args if isinstance(record.args, tuple) else ():
             if isinstance(argument, psycopg.Connection) and argument.closed:
                 return False

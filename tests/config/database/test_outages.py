@@ -177,7 +177,8 @@ def test_what_the_pool_says_of_each_connection_is_not_logged() -> None:
     with psycopg.connect(**connection.get_connection_params()) as session:
         assert keeps("rolling back returned connection: %s", session)
     assert not keeps("discarding closed connection: %s", session)
-    assert keeps("reconnection attempt in pool %r failed after %s sec", "pool-1", 2)
+    assert not keeps("reconnection attempt in pool %r failed after %s sec", "pool-1", 2)
+    assert keeps("waiting for pool %r initialization", "pool-1")
 
 
 def keeps(text: str, *arguments: object) -> bool:
