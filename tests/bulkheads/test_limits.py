@@ -18,10 +18,11 @@ from billing.models import Meter
 from inference.models import Generation, Journal
 from tests.support import factories
 from tests.support.bulkheads.counters import read_counter
+from tests.support.bulkheads.leases import sweep
 from tests.support.bulkheads.limits import is_early, limit, rate_of
 from tests.support.inference.site import CHAT, Site
 from tests.support.ledger import assert_in_order
-from tests.support.processes import Served, manage, serve
+from tests.support.processes import Served, serve
 
 AT_ONCE = 64
 
@@ -114,7 +115,7 @@ def test_the_requests_of_a_killed_worker_stop_counting_after_its_lease(site: Sit
     silent = Journal.objects.filter(beat_at__lt=TransactionNow() - timedelta(seconds=8))
 
     def has_stopped() -> bool:
-        assert manage("work", "--once", HOLD_TIMEOUT="8").returncode == 0
+        sweep("8")
         return meters.values_list("running", "held_tokens").get() == (0, 0)
 
     site.eventually(lambda: silent.count() == 2)

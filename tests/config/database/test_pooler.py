@@ -34,7 +34,7 @@ from inference.requests import parsing
 from tests.support import factories, processes
 from tests.support.bulkheads.counters import read_metrics
 from tests.support.bulkheads.kills import BEHAVIOUR, LEASE, PRICES, StreamsUnderFire
-from tests.support.bulkheads.leases import end_leases
+from tests.support.bulkheads.leases import end_leases, sweep
 from tests.support.database.pooler import Pooler, needs_pgbouncer, run_pooler
 from tests.support.factories import Tenant
 from tests.support.inference.site import Site, content_of, events_of
@@ -148,8 +148,7 @@ def assert_accounted_for(site: Site, callers: Callers) -> None:
     ended = Generation.objects.filter(status="completed")
     site.eventually(lambda: ended.count() >= callers.count(200))
     time.sleep(float(LEASE) + 0.5)
-    swept = manage("work", "--once", HOLD_TIMEOUT=LEASE)
-    assert swept.returncode == 0, swept.stderr
+    sweep(LEASE)
     assert is_settled()
     assert ended.count() == callers.count(200)
     assert_in_order()

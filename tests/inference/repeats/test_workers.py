@@ -15,11 +15,11 @@ import requests
 from billing.models import Transfer
 from inference.models import Generation, IdempotentRequest
 from tests.support import factories
-from tests.support.bulkheads.leases import end_leases
+from tests.support.bulkheads.leases import end_leases, sweep
 from tests.support.inference.repeats import is_replayed, keep_answers, send
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
-from tests.support.processes import manage, serve
+from tests.support.processes import serve
 
 pytestmark = pytest.mark.slow
 
@@ -84,7 +84,7 @@ def test_the_key_of_a_killed_worker_is_free_when_its_generation_is_swept(site: S
         [generation] = Generation.objects.all()
         assert generation.status == "pending"
         end_leases(lease, site.eventually)
-        assert manage("work", "--once", HOLD_TIMEOUT=lease).returncode == 0
+        sweep(lease)
         assert not Generation.objects.filter(status="pending").exists()
         assert IdempotentRequest.objects.get().generation_id == generation.pk
         site.upstream.release(10)

@@ -16,11 +16,11 @@ import requests
 from billing.models import Account, Transfer
 from inference.models import Generation, Journal
 from tests.support import factories
-from tests.support.bulkheads.leases import end_leases
+from tests.support.bulkheads.leases import end_leases, sweep
 from tests.support.inference.site import CHAT, Site
 from tests.support.ledger import assert_in_order
 from tests.support.machine.waiting import wait_until
-from tests.support.processes import manage, serve
+from tests.support.processes import serve
 from tests.support.suite.tiers import count_examples
 
 pytestmark = pytest.mark.slow
@@ -101,8 +101,7 @@ def test_killed_workers_leave_no_hold_and_each_stream_is_charged_once(site: Site
             "pk", "prompt_tokens", "completion_tokens"
         )
     }
-    result = manage("work", "--once", HOLD_TIMEOUT=LEASE)
-    assert result.returncode == 0, result.stderr
+    sweep(LEASE)
 
     assert not Transfer.objects.pending().exists()
     assert not Journal.objects.exists()

@@ -15,10 +15,10 @@ import requests
 from billing.models import Account, Transfer
 from catalog.pricing import Billable, Price, Rule
 from inference.models import Generation, Journal
-from tests.support.bulkheads.leases import end_leases
+from tests.support.bulkheads.leases import end_leases, sweep
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
-from tests.support.processes import manage, serve
+from tests.support.processes import serve
 
 pytestmark = pytest.mark.slow
 
@@ -40,8 +40,7 @@ def speech(site: Site) -> Site:
 def end_abandoned(site: Site) -> Generation:
     """Ends the lease of the dead worker, and runs the sweeper; returns the generation."""
     end_leases(LEASE, site.eventually)
-    result = manage("work", "--once", HOLD_TIMEOUT=LEASE)
-    assert result.returncode == 0, result.stderr
+    sweep(LEASE)
     assert not Transfer.objects.pending().exists()
     assert not Journal.objects.exists()
     assert_in_order()

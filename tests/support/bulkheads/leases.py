@@ -6,8 +6,10 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from django.contrib.postgres.functions import TransactionNow
+from django.core.management import call_command
 from django.db import connection
 from django.db.models import F
+from django.test.utils import override_settings
 
 from inference.models import Journal, Uptime
 
@@ -22,6 +24,12 @@ def end_leases(lease: str, eventually: Callable[[Callable[[], bool]], None]) -> 
     now, age = TransactionNow(), timedelta(seconds=float(lease) + 1)
     Uptime.objects.update_or_create(pk=1, defaults={"since": now - 2 * age, "beat_at": now})
     Journal.objects.update(beat_at=F("beat_at") - age)
+
+
+def sweep(lease: str) -> None:
+    """Does what ``HOLD_TIMEOUT=… work --once`` does on the host of dead workers."""
+    with override_settings(HOLD_TIMEOUT=int(lease), HOLD_LEASE=int(lease)):
+        call_command("work", once=True)
 
 
 def _is_quiet() -> bool:
