@@ -14,11 +14,12 @@ import pytest
 from _pytest.assertion.rewrite import PYC_TAIL
 
 from tests.support.suite import reach, rewriting
-from tests.support.suite.distribution import estimate
+from tests.support.suite.distribution import estimate, unit_of
 from tests.support.suite.reach import ROOT, STARTERS, Sources
 from tests.support.suite.tiers import (
     CASES,
     POOLER_FIXTURE,
+    RUNNING_SERVICE,
     TIER_VARIABLE,
     ProcessGuard,
     Rules,
@@ -242,6 +243,17 @@ def test_one_process_runs_a_module_and_an_undivided_room(tmp_path: Path) -> None
         ["test_a.ran", "test_b.ran", "test_c.ran"], 1
     )
     assert ran["test_a.ran"] == ran["test_b.ran"] != ran["test_c.ran"]
+
+
+def test_modules_that_share_the_running_service_are_one_unit(sources: Sources) -> None:
+    served = {path_of(test) for test in sources.find_tests_that_reach([RUNNING_SERVICE])}
+    tests = [
+        "tests/attack/test_strangers.py::test_one", "tests/attack/test_connections.py::test_two",
+        "tests/bulkheads/test_locks.py::test_three", "tests/bulkheads/test_clocks.py::test_four",
+    ]  # fmt: skip
+    assert [unit_of(test, served) for test in tests] == [
+        "tests/bulkheads/", "tests/attack/test_connections.py", *["tests/bulkheads/"] * 2
+    ]  # fmt: skip
 
 
 def test_the_modules_that_last_longest_begin_first() -> None:

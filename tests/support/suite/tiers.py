@@ -39,6 +39,8 @@ INFRASTRUCTURE: Final = frozenset({
     "_pooler_for_all", "django_db_modify_db_settings", "django_db_setup",
 })  # fmt: skip
 POOLER_FIXTURE: Final = "tests.conftest._pooler_for_all"
+# The service that the tests of a process share.
+RUNNING_SERVICE: Final = "tests.conftest.running_service"
 # The variable that tells modules and processes of the tests their tier.
 TIER_VARIABLE: Final = "CAUSEWAY_TEST_TIER"
 _Row = TypeVar("_Row")
@@ -168,12 +170,14 @@ class Selection:
     beyond: set[str] = field(default_factory=set)
     starting: set[str] = field(default_factory=set)
     empty_modules: set[str] = field(default_factory=set)
+    served: set[str] = field(default_factory=set)
 
     def read(self, sources: Sources) -> None:
         """Finds in the sources which functions and which modules this run leaves out."""
         assert self.tier is not None
         self.beyond = find_functions_beyond(self.tier, self.rules, sources)
         self.starting = find_starting_functions(sources)
+        self.served = {path_of(test) for test in sources.find_tests_that_reach([RUNNING_SERVICE])}
         core = {function_of(test) for test in self.rules.core}
         kept = {path_of(test) for test in sources.tests if test in core or self.has(test)}
         self.empty_modules = {path_of(test) for test in sources.tests} - kept
@@ -251,6 +255,7 @@ def pytest_configure(config: pytest.Config) -> None:
         selection.beyond = set(config.workerinput["beyond"])
         selection.starting = set(config.workerinput["starting"])
         selection.empty_modules = set(config.workerinput["empty_modules"])
+        selection.served = set(config.workerinput["served"])
     elif tier:
         selection.read(Sources())
 
@@ -266,6 +271,7 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput["beyond"] = sorted(selection.beyond)
     node.workerinput["starting"] = sorted(selection.starting)
     node.workerinput["empty_modules"] = sorted(selection.empty_modules)
+    node.workerinput["served"] = sorted(selection.served)
 
 
 def read_seed() -> int | str:
