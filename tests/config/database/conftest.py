@@ -13,7 +13,7 @@ from tests.support.inference.site import Site
 from tests.support.processes import Served, serve
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def _pooler(django_db_setup: None) -> Iterator[Pooler]:
     with run_pooler(os.environ["DATABASE_URL"]) as pooler:
         yield pooler
@@ -33,7 +33,7 @@ def pooled_url(db: None, pooler: Pooler) -> str:
     return pooler.url(processes.environment()["DATABASE_URL"])
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def _pooled_service(
     django_db_setup: None, django_db_blocker: object, _pooler: Pooler
 ) -> Iterator[Served]:

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 GROUPS = "/admin/auth/group/"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def _replica(django_db_setup: None) -> Iterator[Replica]:
     with run_replica() as replica:
         yield replica
@@ -44,7 +44,7 @@ def replica(_replica: Replica) -> Iterator[Replica]:
     _replica.resume()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def _services(
     django_db_setup: None, django_db_blocker: Any, _replica: Replica
 ) -> Iterator[dict[str, Served]]:
