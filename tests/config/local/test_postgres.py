@@ -62,13 +62,28 @@ def initialised() -> Iterator[Path]:
 @pytest.fixture
 def data_dir(new_dir: Path, initialised: Path) -> Path:
     """A data directory with a cluster, whose server does not run: initdb takes half a second."""
-    home = new_dir / "postgres"
+    return copy(initialised, new_dir)
+
+
+@pytest.fixture(scope="module")
+def running_dir(initialised: Path) -> Iterator[Path]:
+    """A data directory whose server runs without durability."""
+    parent = make_parent()
+    directory = copy(initialised, parent / "data")
+    postgres.ensure_running(directory, durable=False)
+    yield directory
+    postgres.stop(directory)
+    shutil.rmtree(parent)
+
+
+def copy(initialised: Path, target: Path) -> Path:
+    home = target / "postgres"
     home.mkdir(parents=True)
-    for directory in (new_dir, home):
+    for directory in (target, home):
         directory.chmod(0o711)
     # Keeps the owner and the modes.
     subprocess.run(["cp", "-a", initialised / "postgres" / "cluster", home], check=True)
-    return new_dir
+    return target
 
 
 def ask(url: str, sql: str) -> str:
@@ -143,22 +158,21 @@ def durable_url() -> Iterator[str]:
     shutil.rmtree(parent)
 
 
-def test_a_server_without_durability_does_not_sync(data_dir: Path) -> None:
-    url = postgres.ensure_running(data_dir, durable=False)
+def test_a_server_without_durability_does_not_sync(running_dir: Path) -> None:
+    url = postgres.ensure_running(running_dir, durable=False)
     assert [
         ask(url, f"SELECT current_setting('{name}')")
         for name in ("fsync", "synchronous_commit", "full_page_writes")
     ] == ["off"] * 3
 
 
-def test_ensure_running_refuses_a_running_server_without_durability(data_dir: Path) -> None:
-    postgres.ensure_running(data_dir, durable=False)
+def test_ensure_running_refuses_a_running_server_without_durability(running_dir: Path) -> None:
     with pytest.raises(postgres.PostgresError, match="runs without crash safety"):
-        postgres.ensure_running(data_dir)
+        postgres.ensure_running(running_dir)
 
 
-def test_django_environ_reads_the_url(data_dir: Path) -> None:
-    entry = environ.Env.db_url_config(postgres.ensure_running(data_dir, durable=False))
+def test_django_environ_reads_the_url(running_dir: Path) -> None:
+    entry = environ.Env.db_url_config(postgres.ensure_running(running_dir, durable=False))
     assert entry == {
         "ENGINE": "django.db.backends.postgresql",
         "NAME": "causeway",
@@ -166,7 +180,7 @@ def test_django_environ_reads_the_url(data_dir: Path) -> None:
         "PASSWORD": "",
         "HOST": "",
         "PORT": 5432,
-        "OPTIONS": {"host": str(data_dir / "postgres" / "run")},
+        "OPTIONS": {"host": str(running_dir / "postgres" / "run")},
     }
 
 
@@ -182,9 +196,9 @@ def test_libpq_variables_of_the_caller_are_ignored(
     )
 
 
-def test_a_second_start_reuses_the_server(data_dir: Path) -> None:
-    first = started_at(postgres.ensure_running(data_dir, durable=False))
-    assert started_at(postgres.ensure_running(data_dir, durable=False)) == first
+def test_a_second_start_reuses_the_server(running_dir: Path) -> None:
+    first = started_at(postgres.ensure_running(running_dir, durable=False))
+    assert started_at(postgres.ensure_running(running_dir, durable=False)) == first
 
 
 def test_concurrent_starts_share_one_server(data_dir: Path) -> None:
@@ -260,7 +274,7 @@ def test_a_failed_start_shows_the_log_of_the_server(data_dir: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["with a space", "with,comma", "ünïcode", "long" * 40], ids=lambda name: name[:12]
+    "name", ["a space, a comma and ünïcode", "long" * 40], ids=lambda name: name[:12]
 )
 def test_a_data_directory_may_have_any_path(new_dir: Path, name: str) -> None:
     url = postgres.ensure_running(new_dir / name, durable=False)
@@ -291,9 +305,9 @@ def test_is_running_creates_no_directory(new_dir: Path) -> None:
     assert not new_dir.exists()
 
 
-def test_stop_succeeds_when_no_server_runs(new_dir: Path) -> None:
+def test_stop_succeeds_when_no_server_runs(new_dir: Path, initialised: Path) -> None:
     postgres.stop(new_dir)
-    postgres.ensure_running(new_dir, durable=False)
+    postgres.ensure_running(copy(initialised, new_dir), durable=False)
     postgres.stop(new_dir)
     postgres.stop(new_dir)
     assert not postgres.is_running(new_dir)
