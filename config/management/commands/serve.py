@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import os
 import shutil
 import socket
 import sys
+import uuid
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Final
@@ -13,11 +15,12 @@ from typing import Any, Final
 import uvicorn
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
-from django.db import connection
+from django.db import DatabaseError, connection
 from django.utils.module_loading import import_string
 
 from config.bulk.files import refuse
 from config.database.sizes import warn_of_few_connections
+from config.egress.rules import tls_context
 from config.management.extras import log_missing_extras
 from config.management.migrations import require_migrated
 from config.server.connections.open_files import (
@@ -29,6 +32,8 @@ from config.server.connections.protocol import HttpProtocol
 from config.server.metrics import MetricsListener
 from config.server.processes.supervisor import Run, Supervisor
 from config.server.processes.worker import WorkerServer
+from inference.admission.copies.organizations import load_organizations
+from inference.admission.copies.whole import read_catalog_on_orm
 
 logger = logging.getLogger("causeway.serve")
 
@@ -56,6 +61,8 @@ class Command(BaseCommand):
         require_migrated()
         log_missing_extras()
         warn_of_few_connections(workers)
+        if workers > 1:
+            load_what_workers_share()
         connection.close()
         if port == settings.METRICS_PORT:
             refuse(f"METRICS_PORT is {port}, the port of the service; choose another one.")
@@ -63,7 +70,7 @@ class Command(BaseCommand):
         metrics = bind_metrics(settings.METRICS_HOST or host)
         raise_open_files()
         _warn_of_few_files()
-        config = _load_application(is_forked=workers > 1)
+        config = _load_application()
 
         def run(notify: Callable[[], None]) -> None:
             server = WorkerServer(config, drain_seconds=settings.DRAIN_SECONDS, notify=notify)
@@ -91,8 +98,25 @@ class Command(BaseCommand):
         sys.exit(code)
 
 
-def _load_application(*, is_forked: bool) -> uvicorn.Config:
-    """Imports the application; with the control plane if workers shall share its memory."""
+def load_what_workers_share() -> None:
+    """Loads the control plane, and does once what every worker does first.
+
+    Workers that are forked afterwards share the memory that it writes: certificates, statements,
+    and code that ran.
+    """
+    import_string("config.asgi.control_plane").load()
+    for name in _SHARED_MODULES:
+        import_module(name)
+    # A new worker reads the operator's own file anew, because it may have changed.
+    if settings.EGRESS_POLICY.ca_bundle is None:
+        tls_context(None)
+    # Without the database the workers do it themselves, once it is there.
+    with contextlib.suppress(DatabaseError):
+        load_organizations([uuid.UUID(int=0)])
+        read_catalog_on_orm()
+
+
+def _load_application() -> uvicorn.Config:
     config = uvicorn.Config(
         import_string("config.asgi.pooled_application")(),
         lifespan="on",
@@ -108,10 +132,6 @@ def _load_application(*, is_forked: bool) -> uvicorn.Config:
         timeout_graceful_shutdown=settings.HOLD_TIMEOUT,
     )
     config.load()
-    if is_forked:
-        import_string("config.asgi.control_plane").load()
-        for name in _SHARED_MODULES:
-            import_module(name)
     return config
 
 

@@ -6,16 +6,21 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 import requests
+from django.conf import LazySettings
 from django.core.management import CommandError, call_command
 from django.db import connection
 from django.utils import timezone
 
+from accounts.models import Organization
 from config.database.replaced import REPLACED
-from config.management.commands.serve import address_of, listen
+from config.egress.rules import tls_context
+from config.management.commands.serve import address_of, listen, load_what_workers_share
+from inference.admission.copies.organizations import _prepare, load_organizations
 from inference.models import Generation, Uptime
 from tests.support import factories
 from tests.support.bulkheads.counters import authorization, read_counter
@@ -44,6 +49,18 @@ def test_serve_refuses_an_unmigrated_database(transactional_db: None) -> None:
         f"The database lacks {len(lacking)} migrations (inference.0001_first_release, …); "
         "run: python3 manage.py migrate"
     )
+
+
+def test_workers_share_certificates_and_statements(db: None, settings: LazySettings) -> None:
+    """Each would make its own after the fork otherwise, and write to most pages for it."""
+    settings.EGRESS_POLICY = replace(settings.EGRESS_POLICY, ca_bundle=None)
+    tls_context.cache_clear()
+    _prepare.cache_clear()
+    load_what_workers_share()
+    tls_context(None)
+    load_organizations([Organization.objects.create(name="Acme", slug="acme").pk])
+    # Hits and misses.
+    assert tls_context.cache_info()[:2] == _prepare.cache_info()[:2] == (1, 1)
 
 
 def test_serve_refuses_a_taken_port(transactional_db: None) -> None:

@@ -57,6 +57,19 @@ def test_a_killed_worker_is_replaced(site: Site) -> None:
     site.eventually(lambda: Generation.objects.filter(status="completed").count() == 4)
 
 
+def test_what_is_loaded_for_the_workers_leaves_no_thread_and_no_connection(site: Site) -> None:
+    """A fork would copy the locks of threads, and workers would write to one connection."""
+    with serve("--workers", "2") as served:
+        wait_until(lambda: len(workers_of(served)) == 2)
+        process = Path(f"/proc/{served.process.pid}")
+        threads = list((process / "task").iterdir())
+        targets = [os.readlink(each) for each in (process / "fd").iterdir()]
+        code, errors = served.stop()
+    assert code == 0, errors
+    # The listener.
+    assert (len(threads), sum(each.startswith("socket:") for each in targets)) == (1, 1)
+
+
 def test_sighup_replaces_the_workers_and_ends_no_stream(site: Site) -> None:
     site.publish("sim-gated")
     with serve("--workers", "2", DRAIN_SECONDS="1") as served:
