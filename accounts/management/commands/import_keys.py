@@ -1,43 +1,30 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
 
 from django.core.management.base import CommandParser
 
 from accounts.imports import import_keys
-from accounts.models import Organization
-from config.bulk.commands import ImportCommand
-from config.bulk.files import open_lines, refuse
+from accounts.management.arguments import OrganizationImport
+from config.bulk.files import refuse
 from config.bulk.report import Report, RowListener
-from config.bulk.rows import is_csv
 
 
-class Command(ImportCommand):
+class Command(OrganizationImport):
     help = "Creates and changes the API keys of an organization from a file, all or none."
+    apply = staticmethod(import_keys)
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("organization_id", type=UUID)
-        parser.add_argument("file", help="CSV with a header, or JSON lines; - for standard input")
+        super().add_arguments(parser)
         parser.add_argument(
             "--output", metavar="FILE", help="the file to which new secrets are appended, as CSV"
         )
-        super().add_arguments(parser)
 
     def load(self, options: dict[str, Any], *, dry_run: bool, on_row: RowListener | None) -> Report:
-        organization_id = options["organization_id"]
-        if not Organization.objects.filter(pk=organization_id).exists():
-            refuse("There is no such organization.")
         try:
-            with open_lines(options["file"], self.stderr) as lines:
-                as_csv, lines = is_csv(options["file"], lines)
-                return import_keys(
-                    organization_id,
-                    lines,
-                    as_csv=as_csv,
-                    output=options["output"],
-                    dry_run=dry_run,
-                    on_row=on_row,
-                )
+            return super().load(options, dry_run=dry_run, on_row=on_row)
         except OSError as exc:
             refuse(f"{options['output']}: {exc.strerror}. No key was created.")
+
+    def read_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        return {"output": options["output"]}

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from django.core.management.base import CommandParser
 
-from accounts.models import Organization
+from accounts.management.arguments import require_organization
 from catalog.connecting.gateways import catalogue
 from catalog.connecting.gateways.documents import UnreadableGateway, decode
 from catalog.connecting.gateways.known import bundle_addresses
@@ -47,8 +47,7 @@ class Command(ImportCommand):
 
     def load(self, options: dict[str, Any], *, dry_run: bool, on_row: RowListener | None) -> Report:
         owner: UUID | None = options["organization_id"]
-        if owner is not None and not Organization.objects.filter(pk=owner).exists():
-            refuse("There is no such organization.")
+        require_organization(owner)
         addresses = bundle_addresses()
         try:
             text = decode(options["data"])
