@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import date
 from typing import Annotated, Any, Final
 
@@ -296,12 +296,16 @@ def timeouts_of(limits: TimeLimits) -> Timeouts | msgspec.UnsetType:
     return Timeouts(*limits) if limits.stated() else msgspec.UNSET
 
 
-def pricing_members(price: Price) -> dict[str, Any]:
-    """Returns the members of a row that state a price."""
-    pricing = render_pricing(price)
+def pricing_members(
+    price: Price,
+    render: Callable[[Price], dict[str, Any]] = render_pricing,
+    shape: type[msgspec.Struct] = Pricing,
+) -> dict[str, Any]:
+    """Returns the members of a row that state a price; ``pricing`` has the shape."""
+    pricing = render(price)
     if price.discount:
         pricing["discount"] = price.discount
     return {
-        "pricing": msgspec.convert(pricing, Pricing),
+        "pricing": msgspec.convert(pricing, shape),
         "lines": msgspec.convert(render_lines(price), list[Line]) or msgspec.UNSET,
     }

@@ -27,8 +27,8 @@ from accounts.models import Organization
 from accounts.policy import Fallback
 from catalog.abilities import DeclaredParameter
 from catalog.pricing import Price
-from catalog.pricing.contract import InvalidPricing, Line, Lines, render_lines
-from catalog.rows import Timeouts, limits_of, timeouts_of
+from catalog.pricing.contract import InvalidPricing, Lines
+from catalog.rows import Timeouts, limits_of, pricing_members, timeouts_of
 from catalog.sync.plans.columns import find_column_changes, find_price_changes
 from catalog.sync.plans.comparing import Change
 from config.api.errors import GatewayError
@@ -395,10 +395,4 @@ def _price(row: _Row) -> Price | None:
 
 
 def price_members(price: Price) -> dict[str, Any]:
-    pricing = render_endpoint_pricing(price)
-    if price.discount:
-        pricing["discount"] = price.discount
-    return {
-        "pricing": msgspec.convert(pricing, EndpointPricing),
-        "lines": msgspec.convert(render_lines(price), list[Line]) or msgspec.UNSET,
-    }
+    return pricing_members(price, render_endpoint_pricing, EndpointPricing)

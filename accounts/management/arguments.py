@@ -72,7 +72,7 @@ class OrganizationExport(ExportCommand):
 
     kind: ClassVar[str]
     noun: ClassVar[str]
-    export: ClassVar[Callable[[Any], Iterator[bytes]]]
+    export: ClassVar[Callable[..., Iterator[bytes]]]
     otherwise: ClassVar[str] = ""
 
     def add_arguments(self, parser: CommandParser) -> None:

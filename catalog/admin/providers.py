@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from django.conf import settings
 from django.contrib import admin, messages
 from django.db import transaction
-from django.db.models import QuerySet, Sum
+from django.db.models import Sum
 from django.http import HttpRequest
 
 from catalog import dialects
@@ -22,6 +22,7 @@ from config.changes.kinds import ChangeKind, FourEyes
 from config.clocks.clock import clock
 from config.clocks.writing import write_time
 from config.console.forms import RECORD, ConsoleForm, SecretFormField, part
+from config.console.lists.filters import make_filter
 from config.console.unfold import column, display
 from config.credentials import NO_SECRET
 from config.egress.addresses import InvalidURL, Reach, parse_base_url, parse_network
@@ -97,17 +98,8 @@ class ProviderForm(ConsoleForm):
             self.add_error("base_url", refusal)
 
 
-class RefusalFilter(admin.SimpleListFilter):
-    """Filters by whether the provider refuses the operator's credential."""
-
-    title = "credential"
-    parameter_name = "credential"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("refused", "Refused by the provider")]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return queryset.filter(refusal__isnull=False) if self.value() else queryset
+_REFUSED: Final = ("Refused by the provider", lambda rows: rows.filter(refusal__isnull=False))
+RefusalFilter = make_filter("credential", "credential", {"refused": _REFUSED})
 
 
 def _find_refusal(provider: Provider) -> CredentialRefusal | None:

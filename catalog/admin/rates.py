@@ -10,7 +10,8 @@ from django.utils.html import format_html_join
 from catalog.pricing import RATES, Price
 from catalog.pricing.contract import describe_conditions
 from catalog.pricing.rules import COLUMNS
-from config.console.formatting import dollars, per_million, plain_digits, render_table
+from config.api.text import plain_digits
+from config.console.formatting import dollars, per_million, render_table
 
 
 def render_rates(version: Any) -> str:

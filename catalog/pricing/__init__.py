@@ -12,7 +12,6 @@ from catalog.pricing.price import (
     Price,
     UnknownRule,
     cost_nano,
-    decimal_text,
     dump_rules,
     list_charges,
     load_rules,
@@ -27,6 +26,6 @@ from catalog.pricing.usage import Usage
 
 __all__ = [
     "NANO", "RATES", "Billable", "Charge", "Conditions", "Costs", "Price", "Rule", "UnknownRule",
-    "Usage", "cost_nano", "decimal_text", "dump_rules", "list_charges", "load_rules", "nano_usd",
+    "Usage", "cost_nano", "dump_rules", "list_charges", "load_rules", "nano_usd",
     "round_scaled", "scale_rate", "split_cost", "usd",
 ]  # fmt: skip

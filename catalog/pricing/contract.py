@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from catalog.pricing.price import ONE, ZERO, Price, decimal_text, list_charges, nano_usd, usd
+from catalog.pricing.price import ONE, ZERO, Price, list_charges, nano_usd, usd
 from catalog.pricing.rules import (
     COLUMNS,
     DAYS,
@@ -29,6 +29,7 @@ from catalog.pricing.rules import (
     find_rule_problem,
 )
 from catalog.pricing.usage import Usage
+from config.api.text import plain_digits
 
 DECIMAL: Final = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,30})?")
 MAX_OVERRIDES: Final = 32
@@ -224,14 +225,14 @@ def render_pricing(price: Price) -> dict[str, Any]:
         return pricing
     for rule in price.rules:
         if rule.conditions is None and rule.kind.name == rule.name and rule.kind.key:
-            pricing[rule.kind.key] = decimal_text(rule.price)
+            pricing[rule.kind.key] = plain_digits(rule.price)
     if price.discount:
         pricing["discount"] = float(price.discount)
     conditional = [rule for rule in price.rules if _is_override(rule)]
     overrides = [
         {
             **_render_conditions(conditions),
-            **{rule.kind.key: decimal_text(rule.price) for rule in group},
+            **{rule.kind.key: plain_digits(rule.price) for rule in group},
         }
         for conditions, group in groupby(conditional, lambda rule: rule.conditions)
     ]
@@ -247,7 +248,7 @@ def render_lines(price: Price) -> list[dict[str, Any]]:
             "billable": str(rule.billable),
             "unit": rule.unit,
             **({"variant": rule.variant} if rule.variant else {}),
-            "price": decimal_text(rule.price),
+            "price": plain_digits(rule.price),
             **({"most": rule.most} if rule.most else {}),
             **(
                 {}
@@ -296,7 +297,7 @@ def describe_charges(price: Price, usage: Usage, at: int) -> list[dict[str, Any]
             "unit": charge.kind.unit,
             **({"variant": charge.variant} if charge.variant else {}),
             "quantity": float(charge.quantity) if charge.quantity % 1 else int(charge.quantity),
-            "price": decimal_text(charge.rate),
+            "price": plain_digits(charge.rate),
             "cost": usd(nano_usd(charge.cost)),
         }
         for charge in list_charges(price, usage, at)

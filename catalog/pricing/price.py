@@ -35,6 +35,7 @@ from catalog.pricing.rules import (
     Rule,
 )
 from catalog.pricing.usage import Usage
+from config.api.text import plain_digits
 
 ZERO: Final = Decimal(0)
 ONE: Final = Decimal(1)
@@ -169,7 +170,7 @@ class Price:
 
     def text(self, name: str) -> str:
         """Returns one rate as plain decimal digits: no exponent, no trailing zeros."""
-        return decimal_text(getattr(self, name) or ZERO)
+        return plain_digits(getattr(self, name) or ZERO)
 
 
 def load_rules(lines: str | Sequence[Any]) -> tuple[Rule, ...]:
@@ -189,14 +190,8 @@ def dump_rules(rules: Sequence[Rule]) -> list[dict[str, Any]]:
     dumped: list[dict[str, Any]] = []
     for rule in rules:
         row = msgspec.to_builtins(rule)
-        dumped.append({**row, "price": decimal_text(rule.price)})
+        dumped.append({**row, "price": plain_digits(rule.price)})
     return dumped
-
-
-def decimal_text(value: Decimal) -> str:
-    """Returns plain decimal digits: ``0.0000005``, not ``5E-7``; ``1.5`` for ``1.50``."""
-    text = format(value, "f")
-    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def scale_rate(rate: Decimal, *, base: Decimal, new_base: Decimal) -> Decimal:

@@ -7,8 +7,8 @@ import re
 from decimal import Context, Decimal
 from typing import Any, Final, NoReturn
 
-from catalog.pricing import decimal_text
 from config.api.scanning import BoundExceeded, Bounds, DuplicateKey, scan
+from config.api.text import plain_digits
 
 MAX_ROWS: Final = 20_000
 # Ten times the largest list of today, which has 4,500 models in 3 MB.
@@ -93,4 +93,4 @@ def rate_text(value: Any, *, per: int = 0) -> str:
     exact = number.scaleb(-per, _EXACT).normalize(_EXACT)
     if -int(exact.as_tuple().exponent) > _DECIMALS:
         raise InvalidRow(f"has more than {_DECIMALS} decimals")
-    return decimal_text(exact)
+    return plain_digits(exact)

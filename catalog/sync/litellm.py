@@ -14,7 +14,6 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from catalog.pricing import decimal_text
 from catalog.sync.documents import InvalidRow
 from catalog.sync.offers import (
     FREE,
@@ -27,6 +26,7 @@ from catalog.sync.offers import (
     read_rate,
     read_rates,
 )
+from config.api.text import plain_digits
 
 
 class _Provider(NamedTuple):
@@ -284,7 +284,7 @@ def _read_pricing(
     overrides = [*_read_tiers(row), *_read_windows(row)]
     _settle_repeats(pricing, row.get("mode"))
     if provider.cached and row.get("mode") == "chat" and pricing.get("prompt", "0") != "0":
-        rate = decimal_text(Decimal(pricing["prompt"]) * provider.cached)
+        rate = plain_digits(Decimal(pricing["prompt"]) * provider.cached)
         pricing.setdefault("input_cache_read", rate)
     if (pricing or lines) and not FREE.keys() <= pricing.keys():
         pricing = {**FREE, **pricing}

@@ -1,9 +1,10 @@
-"""The characters and spellings that the API accepts in texts; pure, for parsers everywhere."""
+"""The characters and spellings that the API accepts and writes in texts; pure, for all rooms."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from decimal import Decimal
 from typing import Final
 from urllib.parse import unquote_to_bytes
 from uuid import UUID
@@ -26,6 +27,12 @@ _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}
 def parse_uuid(text: str) -> UUID | None:
     """Returns the UUID that a text spells in the usual way, ``None`` for any other text."""
     return UUID(text) if _UUID.fullmatch(text) else None
+
+
+def plain_digits(value: Decimal) -> str:
+    """Returns plain decimal digits: ``0.0000005``, not ``5E-7``; ``1.5`` for ``1.50``."""
+    text = format(value, "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def is_utf8_path(raw_path: bytes) -> bool:

@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from config.api.text import plain_digits
 from config.bulk.cells import escape_formula, write_line
 from config.bulk.parquet import write_parquet
 
@@ -69,8 +70,7 @@ def usd_of(nano: int) -> Decimal:
 
 def format_usd(nano: int) -> str:
     """Returns nano-USD as plain decimal digits of USD: ``0.0000125``."""
-    text = format(usd_of(nano), "f")
-    return text.rstrip("0").rstrip(".") if "." in text else text
+    return plain_digits(usd_of(nano))
 
 
 def format_time(moment: datetime) -> str:

@@ -24,6 +24,7 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 
 from config.api.errors import Conflict, Forbidden, GatewayError
+from config.api.text import plain_digits
 from config.apps import tenant_label
 from config.audit.context import actor_of
 from config.bulk.report import PlanRow, RowOutcome
@@ -39,7 +40,7 @@ from config.changes.proposals import (
     read_sealed,
     read_state,
 )
-from config.console.formatting import per_million, plain_digits
+from config.console.formatting import per_million
 from config.console.forms import SecretFormField, TokenRateField
 from config.credentials import Secret
 

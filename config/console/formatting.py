@@ -12,6 +12,8 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.html import format_html
 
+from config.api.text import plain_digits
+
 # Wide enough that no price or balance is rounded.
 _EXACT: Final = Context(prec=80)
 _NANO: Final = 10**9
@@ -60,12 +62,6 @@ def shift_digits(rate: Decimal, places: int) -> Decimal:
 def per_million(rate: Decimal | None) -> str | None:
     """Returns a rate per token as USD per million tokens, the unit of providers' price lists."""
     return None if rate is None else dollars(shift_digits(rate, 6))
-
-
-def plain_digits(value: Decimal) -> str:
-    """Returns a number without an exponent and without trailing zeros."""
-    text = format(value, "f")
-    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def label_renderer(variants: dict[str, str]) -> Callable[[str], str]:

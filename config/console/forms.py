@@ -10,8 +10,8 @@ from django.contrib.postgres.forms import SimpleArrayField
 from django.core.exceptions import ValidationError
 
 from config.api.errors import GatewayError
-from config.api.text import CONTROL_CHARACTERS
-from config.console.formatting import plain_digits, shift_digits
+from config.api.text import CONTROL_CHARACTERS, plain_digits
+from config.console.formatting import shift_digits
 from config.console.unfold import ModelForm, PasswordWidget, TextareaWidget, TextWidget
 from config.credentials import MAX_CREDENTIAL_LENGTH, NotACredential, parse_credential
 

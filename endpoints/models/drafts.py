@@ -17,10 +17,10 @@ from catalog import dialects
 from catalog.aliases.names import ModelNotFound
 from catalog.models import DialectName, LanguageModel, ModelEndpoint, Provider
 from catalog.operations import served_operations
-from catalog.pricing import Price, decimal_text, dump_rules, scale_rate
+from catalog.pricing import Price, dump_rules, scale_rate
 from config.api.errors import GatewayError, NotFound, Unprocessable
 from config.api.idempotency import fingerprint_of
-from config.api.text import CONTROL_CHARACTERS, INVISIBLE
+from config.api.text import CONTROL_CHARACTERS, INVISIBLE, plain_digits
 from config.egress.addresses import InvalidURL, parse_base_url
 from config.egress.rules import NO_OWN_LIMITS, TimeLimits
 from endpoints.models.own_models import NewModel
@@ -340,6 +340,6 @@ def _price_text(price: Price | None) -> list[Any] | None:
         return None
     rates = (getattr(price, name) for name in _PRICE)
     return [
-        *(None if rate is None else decimal_text(rate) for rate in rates),
+        *(None if rate is None else plain_digits(rate) for rate in rates),
         dump_rules(price.rules),
     ]

@@ -10,13 +10,14 @@ from django.http import HttpRequest, HttpResponse
 
 from accounts.admin.uploads import OrganizationField
 from catalog.models import Provider
+from config.api.text import plain_digits
 from config.bulk.problems import ImportRefused
 from config.console.formatting import render_page, render_table
 from config.console.forms import RateFormField
 from config.console.unfold import SelectWidget, unfold_action
 from config.console.uploads import UploadForm
 from inference.reports.invoices import read_invoice
-from inference.reports.reconciliation import Reconciliation, describe_side, reconcile, usd_text
+from inference.reports.reconciliation import Reconciliation, describe_side, reconcile
 from inference.reports.rollups import RowsArchived
 
 _FINDINGS = {
@@ -78,13 +79,13 @@ def reconcile_invoice(page: Any, request: HttpRequest) -> HttpResponse:
 
 def _describe(found: Reconciliation) -> dict[str, Any]:
     counts = [(text, f"{getattr(found, name):,}") for name, text in _FINDINGS.items()]
-    there = "not stated" if found.total_there is None else f"${usd_text(found.total_there)}"
+    there = "not stated" if found.total_there is None else f"${plain_digits(found.total_there)}"
     return {
         "agrees": found.agrees,
         "counts": render_table(("Lines and generations", "Number"), counts),
         "totals": render_table(
             ("Total", "USD"),
-            [("Export", there), ("Our generations", f"${usd_text(found.total_here)}")],
+            [("Export", there), ("Our generations", f"${plain_digits(found.total_here)}")],
         ),
         "rows": render_table(
             ("Finding", "Day, model and ID", "Our generations", "Export"),

@@ -22,8 +22,9 @@ from billing.rate_limits import (
     render_headers,
     used_of,
 )
-from catalog.pricing import decimal_text, usd
+from catalog.pricing import usd
 from config.api.errors import Forbidden, PaymentRequired
+from config.api.text import plain_digits
 from config.clocks.clock import clock
 from inference.admission.estimate import affordable_tokens, fee_nano, worst_case_nano
 from inference.requests.parsing import InferenceRequest
@@ -414,4 +415,4 @@ def _format_stamp(moment: datetime) -> str:
 
 
 def _format_usd(nano: int) -> str:
-    return decimal_text(Decimal(nano).scaleb(-9))
+    return plain_digits(Decimal(nano).scaleb(-9))

@@ -15,6 +15,7 @@ from django.db.models.functions import Coalesce
 
 from catalog.models import Provider
 from catalog.pricing import NANO
+from config.api.text import plain_digits
 from inference.models import Generation
 from inference.reports.invoices import InvoiceLine
 from inference.reports.rollups import RowsArchived, archived_days, midnight
@@ -247,19 +248,13 @@ def _words_of(name: str) -> str:
 def _shown(sums: ReconciledSums | None) -> dict[str, Any] | None:
     if sums is None:
         return None
-    cost = None if sums.cost is None else usd_text(sums.cost)
+    cost = None if sums.cost is None else plain_digits(sums.cost)
     return {
         "requests": sums.requests,
         "prompt_tokens": sums.prompt,
         "completion_tokens": sums.completion,
         "cost": cost,
     }
-
-
-def usd_text(amount: Decimal) -> str:
-    """Returns USD as plain decimal digits."""
-    text = format(amount, "f")
-    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def describe_rows(result: Reconciliation) -> Iterator[str]:

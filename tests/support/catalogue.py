@@ -9,9 +9,9 @@ import msgspec
 from rest_framework.test import APIClient
 
 from catalog.models import CatalogProposal, ModelEndpoint
-from catalog.pricing import decimal_text
 from catalog.rows import endpoint_row
 from catalog.sync.planning import digest_of
+from config.api.text import plain_digits
 from tests.support import factories
 from tests.support.factories import Tenant
 
@@ -87,9 +87,9 @@ FALCON, HAWK, OWL, WREN = "acme/falcon", "acme/hawk", "birds/owl", "birds/wren"
 def make_proposal(endpoint: ModelEndpoint, **fields: Any) -> CatalogProposal:
     """A waiting proposal of a price list to double the completion price of an endpoint."""
     row = msgspec.to_builtins(endpoint_row(endpoint))
-    new = decimal_text(endpoint.price.completion * 2)
+    new = plain_digits(endpoint.price.completion * 2)
     row["pricing"]["completion"] = new
-    old = decimal_text(endpoint.price.completion)
+    old = plain_digits(endpoint.price.completion)
     change = {"column": "pricing.completion", "old": old, "new": new, "percent": "100"}
     defaults = {
         "source": "litellm",

@@ -25,7 +25,7 @@ from accounts.admin.pickers import (
 )
 from accounts.models import Guardrail, Region
 from accounts.policy import Family
-from config.console.formatting import plain_digits
+from config.api.text import plain_digits
 from config.console.unfold import (
     CheckboxesWidget,
     Dialog,

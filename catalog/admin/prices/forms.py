@@ -10,9 +10,10 @@ from typing import Any, Final
 from django import forms
 from django.core.exceptions import ValidationError
 
-from catalog.pricing import Billable, Conditions, Price, Rule, decimal_text
+from catalog.pricing import Billable, Conditions, Price, Rule
 from catalog.pricing.rules import COLUMNS, DAYS, KIND_OF
-from config.console.formatting import plain_digits, shift_digits
+from config.api.text import plain_digits
+from config.console.formatting import shift_digits
 from config.console.forms import RateFormField, TokenRateField
 from config.console.unfold import SelectWidget, TextWidget
 
@@ -41,7 +42,7 @@ def to_shown(rate: Decimal, unit: str) -> Decimal:
 
 def to_text(shown: Decimal, unit: str) -> str:
     """Returns the rate of one unit as a catalogue file has it."""
-    return decimal_text(shift_digits(shown, -6) if unit == "token" else shown)
+    return plain_digits(shift_digits(shown, -6) if unit == "token" else shown)
 
 
 class RatesForm(forms.Form):
@@ -79,7 +80,7 @@ class RatesForm(forms.Form):
     def members(self) -> dict[str, Any]:
         """The pricing object of the form."""
         rates = {
-            COLUMNS[column].key: decimal_text(amount)
+            COLUMNS[column].key: plain_digits(amount)
             for column in _LABELS
             if (amount := self.cleaned_data[column]) is not None
         }

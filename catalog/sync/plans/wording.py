@@ -7,7 +7,8 @@ from decimal import Context, Decimal
 from typing import Final
 
 from catalog.pricing.rules import KIND_OF_KEY, KINDS
-from config.console.formatting import dollars, plain_digits
+from config.api.text import plain_digits
+from config.console.formatting import dollars
 
 RATES: Final = "pricing."
 ESTIMATE: Final = "estimate."

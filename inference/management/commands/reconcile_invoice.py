@@ -8,11 +8,12 @@ from django.core.management.base import CommandError, CommandParser
 from accounts.management.arguments import find_organization
 from catalog.models import Provider
 from catalog.sync.documents import InvalidRow, rate_text
+from config.api.text import plain_digits
 from config.bulk.commands import JSONCommand
 from config.bulk.files import read_input, refuse
 from config.bulk.problems import ImportRefused
 from inference.reports.invoices import read_invoice
-from inference.reports.reconciliation import describe_rows, reconcile, usd_text
+from inference.reports.reconciliation import describe_rows, reconcile
 from inference.reports.rollups import RowsArchived
 
 
@@ -50,8 +51,8 @@ class Command(JSONCommand):
             "missing_here": found.missing_here,
             "missing_there": found.missing_there,
             "differing": found.differing,
-            "total_here": usd_text(found.total_here),
-            "total_there": None if found.total_there is None else usd_text(found.total_there),
+            "total_here": plain_digits(found.total_here),
+            "total_there": None if found.total_there is None else plain_digits(found.total_there),
         }
         for text in describe_rows(found):
             self.note(text)

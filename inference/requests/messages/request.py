@@ -15,6 +15,7 @@ import msgspec
 
 from catalog.dialects.anthropic.wire import ATTRIBUTION
 from catalog.dialects.shared.constraints import name_media_type
+from catalog.dialects.shared.messages import omit_none
 from catalog.dialects.shared.raw import is_empty
 from catalog.dialects.shared.replies import UNSIGNED_FORMAT
 from config.api.errors import InvalidRequest
@@ -336,11 +337,7 @@ def to_chat(body: bytes, *, is_count: bool = False) -> bytes:
         "cache_control": request.cache_control,
         **request.gateway_fields(),
     }
-    return _encode(_drop_none(**fields))
-
-
-def _drop_none(**members: Any) -> dict[str, Any]:
-    return {name: value for name, value in members.items() if value is not None}
+    return _encode(omit_none(**fields))
 
 
 def _convert_messages(request: _Request) -> list[dict[str, Any]]:
@@ -480,13 +477,13 @@ def _data_url(source: Base64Image | Base64Document | WebSource, name: str | None
 
 
 def _convert_tool(tool: FunctionTool) -> dict[str, Any]:
-    function = _drop_none(
+    function = omit_none(
         name=tool.name,
         description=tool.description,
         parameters=tool.input_schema,
         strict=tool.strict,
     )
-    return _drop_none(type="function", function=function, cache_control=tool.cache_control)
+    return omit_none(type="function", function=function, cache_control=tool.cache_control)
 
 
 def _tool_choice(request: _Request) -> dict[str, Any]:
@@ -511,7 +508,7 @@ def _tool_choice(request: _Request) -> dict[str, Any]:
 def _reasoning(request: _Request) -> dict[str, Any] | None:
     """Returns chat's ``reasoning`` for Anthropic's ``thinking`` and ``output_config``."""
     thinking = request.thinking
-    members = _drop_none(
+    members = omit_none(
         effort=None if request.output_config is None else request.output_config.effort
     )
     match thinking:

@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from catalog.dialects.base import decode_object
+from catalog.dialects.shared.messages import omit_none
 from inference.requests.chat_replies import ReplyReasoning, ReplyToolCall
 from inference.requests.responses.reasoning import seal
 from inference.requests.responses.tools import CallerTool
@@ -161,14 +162,10 @@ def read_logprobs(given: Any) -> list[dict[str, Any]]:
     """Returns the logarithmic probabilities of a text; clients require all their members."""
     tokens = given.get("content") if isinstance(given, dict) else None
     return [
-        {"bytes": [], "top_logprobs": [], **_without_nulls(token)}
+        {"bytes": [], "top_logprobs": [], **omit_none(**token)}
         for token in (tokens if isinstance(tokens, list) else ())
         if isinstance(token, dict) and "token" in token and "logprob" in token
     ]
-
-
-def _without_nulls(members: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in members.items() if value is not None}
 
 
 def find_tool(call: ReplyToolCall, tools: Mapping[str, CallerTool]) -> CallerTool:

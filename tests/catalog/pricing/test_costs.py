@@ -14,12 +14,12 @@ from catalog.pricing import (
     Price,
     Usage,
     cost_nano,
-    decimal_text,
     list_charges,
     nano_usd,
     split_cost,
     usd,
 )
+from config.api.text import plain_digits
 from tests.support.factories import make_price
 from tests.support.inference.prices import sum_charges
 
@@ -157,7 +157,7 @@ def test_split_costs_are_the_rounded_sums_of_charges(price: Price, usage: Usage)
 
 @given(rates)
 def test_decimal_text_keeps_the_value_without_an_exponent(rate: Decimal) -> None:
-    text = decimal_text(rate)
+    text = plain_digits(rate)
     assert Decimal(text) == rate
     assert set(text) <= set("0123456789.")
     assert not text.endswith(".")
@@ -176,7 +176,7 @@ def test_decimal_text_keeps_the_value_without_an_exponent(rate: Decimal) -> None
     ],
 )
 def test_decimal_text_drops_trailing_zeros(value: str, text: str) -> None:
-    assert decimal_text(Decimal(value)) == text
+    assert plain_digits(Decimal(value)) == text
 
 
 def test_text_of_a_missing_rate_is_zero() -> None:

@@ -16,10 +16,10 @@ from django.core.management import CommandError, call_command
 from prometheus_client import REGISTRY
 
 from catalog.models import CatalogProposal, LanguageModel, ModelEndpoint, PriceVersion
-from catalog.pricing import decimal_text
 from catalog.pricing.contract import render_lines
 from catalog.sync import proposals
 from catalog.sync.run import sync_due
+from config.api.text import plain_digits
 from config.audit.entries import AuditEntry
 from config.egress.addresses import EgressPolicy
 from config.management.commands.work import DUTIES
@@ -71,7 +71,7 @@ def endpoint(db: None) -> ModelEndpoint:
 def price_of(endpoint: ModelEndpoint) -> tuple[str, str]:
     endpoint.refresh_from_db()
     price = endpoint.price.price
-    return decimal_text(price.prompt), decimal_text(price.completion)
+    return plain_digits(price.prompt), plain_digits(price.completion)
 
 
 def waiting() -> list[tuple[str, list[str]]]:
