@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from operator import attrgetter, methodcaller
 from typing import Any, Final
 
@@ -33,11 +32,9 @@ _WAITING_FIRST: Final = Case(When(status="waiting", then=0), default=1)
 _RISKY_FIRST: Final = Case(When(risk="", then=1), default=0)
 
 
-def _describe_approval(proposal: CatalogProposal, form: Any) -> Sequence[Any]:
-    return read_changes(proposal.changes)
-
-
-_APPROVAL: Final = FourEyes((ChangeKind.PRICES,), _DECIDE, describe=_describe_approval)
+_APPROVAL: Final = FourEyes(
+    (ChangeKind.PRICES,), _DECIDE, describe=lambda proposal, form: read_changes(proposal.changes)
+)
 
 
 @admin.register(CatalogProposal)

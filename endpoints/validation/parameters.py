@@ -259,10 +259,6 @@ def _repeats_by_seed(answers: Sequence[Answer]) -> bool:
     return bool(first) and first == again != other
 
 
-def _has_logprobs(answers: Sequence[Answer]) -> bool:
-    return bool(answers[0].logprobs)
-
-
 def _has_alternatives(answers: Sequence[Answer]) -> bool:
     listed = [item.get("top_logprobs") for item in answers[0].logprobs]
     return any(isinstance(each, list) and len(each) == 2 for each in listed)
@@ -327,7 +323,7 @@ _TRIALS: Final = (
         names=("logprobs",),
         question="Say hello.",
         fields=({"logprobs": True},),
-        is_proven=_has_logprobs,
+        is_proven=lambda answers: bool(answers[0].logprobs),
     ),
     _Trial(
         names=("top_logprobs",),

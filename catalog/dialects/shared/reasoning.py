@@ -18,10 +18,6 @@ _decode_list_of_raws = msgspec.json.Decoder(list[_Raws]).decode
 _decode_part = msgspec.json.Decoder(_Raws).decode
 
 
-def _decode_choices(raw: bytes | msgspec.Raw) -> list[dict[str, Any]]:
-    return [*_decode_list_of_raws(raw)]
-
-
 def hide_reasoning(choices: bytes | msgspec.Raw | list[Any]) -> Any:
     """Returns choices without the text of their reasoning; malformed choices are unchanged.
 
@@ -35,7 +31,7 @@ def hide_reasoning(choices: bytes | msgspec.Raw | list[Any]) -> Any:
             if not any(mark in raw for mark in _MARKS):
                 return choices
         try:
-            choices = _decode_choices(choices)
+            choices = [*_decode_list_of_raws(choices)]
         except (msgspec.DecodeError, RecursionError):
             return choices
     for choice in choices:

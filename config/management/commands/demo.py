@@ -108,7 +108,7 @@ class Command(JSONCommand):
         self.note("Preparing the database …")
         with _hide_progress():
             call_command("migrate", verbosity=0, interactive=False)
-        self._import_bundled_catalogue()
+        imports.apply(imports.parse(imports.BUNDLED.read_bytes()))
         state = _State.load(settings.DATA_DIR / "demo.json")
         with self._run_provider(state) as upstream:
             tenant = _Tenant.ensure(state)
@@ -123,9 +123,6 @@ class Command(JSONCommand):
                 if not once:
                     self.note("\nServing until Ctrl-C.")
                     signal.pause()
-
-    def _import_bundled_catalogue(self) -> None:
-        imports.apply(imports.parse(imports.BUNDLED.read_bytes()))
 
     @contextmanager
     def _run_provider(self, state: _State) -> Iterator[str]:

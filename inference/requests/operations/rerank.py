@@ -60,10 +60,6 @@ def _check(request: RerankRequest, fields: Fields) -> None:
             raise field_error(f"documents[{index}]", "Needs a text or an image.")
 
 
-def _count_documents(request: RerankRequest) -> int:
-    return len(request.documents)
-
-
 def _find_images(request: RerankRequest) -> Iterable[dict[str, msgspec.Raw]]:
     """Yields the images of the documents as parts of a prompt."""
     for document in request.documents:
@@ -147,7 +143,7 @@ ROW: Final = RequestRow(
     shape=RerankRequest,
     models=name_model,
     check=_check,
-    answers=_count_documents,
+    answers=lambda request: len(request.documents),
     answers_field="documents",
     parts=_find_images,
     demands=_read_demands,

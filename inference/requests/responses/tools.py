@@ -183,7 +183,8 @@ class Tools:
                 raise field_error("tool_choice", "Expected 'auto', 'none', 'required' or object.")
             return self._choose_mode(choice)
         if choice.type != "allowed_tools":
-            return _name_choice(self._find(choice, "tool_choice"))
+            name = self._find(choice, "tool_choice")
+            return {"type": "function", "function": {"name": name}}
         if choice.mode not in ("auto", "required"):
             raise field_error("tool_choice.mode", "Expected 'auto' or 'required'.")
         allowed = set()
@@ -380,10 +381,6 @@ def _runs_elsewhere(tool: Mapping[str, msgspec.Raw]) -> bool:
     if environment is None:
         return False
     return not isinstance(environment, dict) or environment.get("type") != "local"
-
-
-def _name_choice(name: str) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": name}}
 
 
 def qualify(name: str, namespace: str | None) -> str:
