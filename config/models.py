@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import OpClass
@@ -34,6 +34,19 @@ from config.partitions.departures import Departure as Departure
 # The app django.contrib.postgres does this too. It also asks each new connection for the types of
 # extensions, which no column has.
 IndexExpression.register_wrappers(OrderBy, OpClass, Collate)
+
+
+_Row = TypeVar("_Row", bound=models.Model)
+
+
+class OwnedQuerySet(models.QuerySet[_Row]):
+    """Rows of organizations; those that were deleted have other values than ``present``."""
+
+    present: ClassVar[Mapping[str, Any]] = {}
+
+    def for_organization(self, organization_id: uuid.UUID) -> Self:
+        """Returns the rows of an organization that are not deleted."""
+        return self.filter(organization_id=organization_id, **self.present)
 
 
 def index_beginnings(column: str, name: str) -> models.Index:

@@ -336,16 +336,19 @@ class UpdatePricingSerializer(_PricedSerializer):
     lines = _LinesField(required=False, allow_null=True)
 
 
-@extend_schema_serializer(component_name="PrivateEndpointSummary")
-class SummarySerializer(serializers.Serializer[PrivateEndpoint]):
-    """An endpoint in a list."""
-
+class _NamedSerializer(serializers.Serializer[PrivateEndpoint]):
     id = serializers.UUIDField()
     status = serializers.ChoiceField(choices=PrivateEndpoint.Status.choices)
     model_permaslug = serializers.CharField()
     model_slug = serializers.CharField(allow_null=True)
     model_name = serializers.CharField(allow_null=True)
     provider_name = serializers.CharField()
+
+
+@extend_schema_serializer(component_name="PrivateEndpointSummary")
+class SummarySerializer(_NamedSerializer):
+    """An endpoint in a list."""
+
     created_at = serializers.DateTimeField()
 
 
@@ -367,15 +370,9 @@ class ManagedSerializer(SummarySerializer):
 
 
 @extend_schema_serializer(component_name="PrivateEndpoint")
-class FullSerializer(serializers.Serializer[PrivateEndpoint]):
+class FullSerializer(_NamedSerializer):
     """An endpoint with its configuration and price; the only shape without ``created_at``."""
 
-    id = serializers.UUIDField()
-    status = serializers.ChoiceField(choices=PrivateEndpoint.Status.choices)
-    model_permaslug = serializers.CharField()
-    model_slug = serializers.CharField(allow_null=True)
-    model_name = serializers.CharField(allow_null=True)
-    provider_name = serializers.CharField()
     provider_slug = serializers.CharField(allow_null=True)
     upstream_model_id = serializers.CharField()
     base_url = serializers.CharField(allow_null=True)

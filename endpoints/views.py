@@ -23,7 +23,7 @@ from config.api.openapi import ErrorSerializer, creation, operation
 from config.api.pagination import OffsetPagination, WholeList
 from config.api.params import FlagParameter, read_parameter
 from config.api.text import parse_uuid
-from config.api.viewsets import OrganizationViewSet, make_list, make_retrieve, make_update
+from config.api.viewsets import OrganizationViewSet, make_list, make_retrieve
 from config.changes.kinds import ChangeKind
 from config.egress.rules import NO_OWN_LIMITS
 from endpoints.activation import (
@@ -410,14 +410,22 @@ class PrivateProviderViewSet(CreatingViewSet):
         "getPrivateProvider", ProviderResponseSerializer, "Shows a private provider."
     )
 
-    partial_update = make_update(
+    @operation(
         "updatePrivateProvider",
         UpdateProviderSerializer,
         ProviderResponseSerializer,
-        "Changes the members that are sent; name and slug never change.\n\nAn active endpoint that "
-        "inherits the address, or was validated with the old use of keys, is disabled first.",
         (400, 404, 409, 422),
     )
+    def partial_update(self, request: Request, slug: str) -> Response:
+        """Changes the members that are sent; name and slug never change.
+
+        An active endpoint that inherits the address, or was validated with the old use of keys, is
+        disabled first.
+        """
+        fields = self.read_body(UpdateProviderSerializer)
+        provider = self.get_object()
+        provider.edit(**fields)
+        return self.respond(provider)
 
     @operation("deletePrivateProvider", None, {200: DeletedProviderResponseSerializer}, (404, 409))
     def destroy(self, request: Request, slug: str) -> Response:

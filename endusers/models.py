@@ -11,7 +11,7 @@ from django.db import models, transaction
 from accounts.models import Ceilings, LimitOwner, Organization, RateLimit
 from config.api.errors import Conflict, NotFound
 from config.audit.triggers import Audit
-from config.models import BaseModel
+from config.models import BaseModel, OwnedQuerySet
 
 
 class AlreadyRegistered(Conflict):
@@ -23,10 +23,7 @@ class EndUserNotFound(NotFound):
     message = "This user is not registered."
 
 
-class EndUserQuerySet(models.QuerySet["EndUser"]):
-    def for_organization(self, organization_id: uuid.UUID) -> Self:
-        return self.filter(organization_id=organization_id)
-
+class EndUserQuerySet(OwnedQuerySet["EndUser"]):
     def active(self) -> Self:
         return self.filter(is_active=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from datetime import datetime
 from typing import Any, ClassVar, Final, Self
 
@@ -18,7 +17,7 @@ from catalog.pricing import Usage
 from config.api.errors import Conflict
 from config.clocks.writing import write_minute
 from config.events.outbox import record_event
-from config.models import StampField
+from config.models import OwnedQuerySet, StampField
 from config.partitions.declarations import Partitioning
 from config.partitions.spans import YEAR
 from config.triggers import TRANSACTION_ID, KeepUsed, Trigger
@@ -52,10 +51,7 @@ def _keep_used(column: str, *, organization: str = "organization_id") -> KeepUse
     )
 
 
-class GenerationQuerySet(models.QuerySet["Generation"]):
-    def for_organization(self, organization_id: uuid.UUID) -> Self:
-        return self.filter(organization_id=organization_id)
-
+class GenerationQuerySet(OwnedQuerySet["Generation"]):
     def created(self, since: datetime, until: datetime | None = None) -> Self:
         """Narrows to the rows of a time, and to its partitions by the ids."""
         rows = self.filter(pk__gte=first_id(since), created_at__gte=since)

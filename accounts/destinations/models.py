@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Any, ClassVar, Final, Self
 
 from django.contrib.postgres.fields import ArrayField
@@ -19,7 +18,7 @@ from accounts.models.workspaces import Workspace, require_workspace
 from config import secrets
 from config.api.errors import Conflict, NotFound
 from config.audit.triggers import Audit
-from config.models import BaseModel
+from config.models import BaseModel, OwnedQuerySet
 
 MAX_OF_A_TYPE: Final = 5
 MOST_IN_A_BATCH: Final = 200
@@ -37,9 +36,8 @@ class TooManyDestinations(Conflict):
     )
 
 
-class DestinationQuerySet(models.QuerySet["BroadcastDestination"]):
-    def for_organization(self, organization_id: uuid.UUID) -> Self:
-        return self.filter(organization_id=organization_id, workspace__deleted_at=None)
+class DestinationQuerySet(OwnedQuerySet["BroadcastDestination"]):
+    present = {"workspace__deleted_at": None}
 
     def broadcasting(self) -> Self:
         """Narrows to the enabled destinations of workspaces that broadcast."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import uuid
 from datetime import timedelta
 from typing import Any, Final, Self
 
@@ -24,7 +23,7 @@ from config.api.errors import NotFound, Unprocessable
 from config.audit.triggers import Audit
 from config.clocks.clock import clock
 from config.credentials import Secret
-from config.models import BaseModel
+from config.models import BaseModel, OwnedQuerySet
 
 # How long a credential rests after each refusal.
 _REST: Final = timedelta(minutes=1)
@@ -48,9 +47,8 @@ class SecretRequired(Unprocessable):
         super().__init__(f"allowed_hosts: {why}", metadata={"fields": {"allowed_hosts": why}})
 
 
-class ByokCredentialQuerySet(models.QuerySet["ByokCredential"]):
-    def for_organization(self, organization_id: uuid.UUID) -> Self:
-        return self.filter(organization_id=organization_id, deleted_at=None)
+class ByokCredentialQuerySet(OwnedQuerySet["ByokCredential"]):
+    present = {"deleted_at": None}
 
     def usable(self) -> Self:
         return self.filter(disabled=False, deleted_at=None)

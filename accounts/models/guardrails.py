@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Collection, Iterable
 from copy import copy
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models, transaction
@@ -22,7 +21,7 @@ from accounts.models.workspaces import Workspace, default_guardrail_id, require_
 from accounts.policy import Fallback, Family, Policy
 from config.api.errors import InvalidRequest, NotFound
 from config.audit.triggers import Audit
-from config.models import BaseModel
+from config.models import BaseModel, OwnedQuerySet
 
 LIMITS: Final = (
     "allowed_models", "ignored_models", "allowed_providers", "ignored_providers",
@@ -39,9 +38,8 @@ class GuardrailNotFound(NotFound):
     message = "The guardrail does not exist."
 
 
-class GuardrailQuerySet(models.QuerySet["Guardrail"]):
-    def for_organization(self, organization_id: uuid.UUID) -> Self:
-        return self.filter(organization_id=organization_id)
+class GuardrailQuerySet(OwnedQuerySet["Guardrail"]):
+    """The rows of organizations."""
 
 
 class GuardrailManager(models.Manager.from_queryset(GuardrailQuerySet)):  # type: ignore[misc]

@@ -26,7 +26,7 @@ from config.audit.triggers import Audit
 from config.clocks.clock import clock
 from config.credentials import Secret
 from config.events.outbox import record_event
-from config.models import BaseModel, index_beginnings
+from config.models import BaseModel, OwnedQuerySet, index_beginnings
 from config.peppers import list_peppers
 from config.triggers import Trigger
 
@@ -77,9 +77,8 @@ class FormerSecretsReached(Unprocessable):
     )
 
 
-class ApiKeyQuerySet(models.QuerySet["ApiKey"]):
-    def for_organization(self, organization_id: uuid.UUID) -> Self:
-        return self.filter(organization_id=organization_id, deleted_at=None)
+class ApiKeyQuerySet(OwnedQuerySet["ApiKey"]):
+    present = {"deleted_at": None}
 
     def for_inference(self) -> Self:
         return self.filter(is_management=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from django.db import models, transaction
 
@@ -13,7 +13,7 @@ from config.api.errors import Conflict, NotFound
 from config.api.text import parse_uuid
 from config.audit.triggers import Audit
 from config.clocks.clock import clock
-from config.models import BaseModel, index_beginnings
+from config.models import BaseModel, OwnedQuerySet, index_beginnings
 
 
 class MemberNotFound(NotFound):
@@ -28,9 +28,8 @@ class MemberHasKeys(Conflict):
     """The member's keys would go on working, without the member's guardrail."""
 
 
-class MemberQuerySet(models.QuerySet["Member"]):
-    def for_organization(self, organization_id: uuid.UUID) -> Self:
-        return self.filter(organization_id=organization_id, deleted_at=None)
+class MemberQuerySet(OwnedQuerySet["Member"]):
+    present = {"deleted_at": None}
 
     def find_all(self, ids: Collection[str]) -> list[Member]:
         """Returns the members with these ids, oldest first.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import uuid
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from django.db import models, transaction
 from django.db.models import Max, Q
@@ -16,7 +15,7 @@ from accounts.models.workspaces import Workspace, require_workspace
 from config.api.errors import NotFound
 from config.audit.triggers import Audit
 from config.clocks.clock import clock
-from config.models import BaseModel, StatefulModel
+from config.models import BaseModel, OwnedQuerySet, StatefulModel
 
 PRESET_SLUG: Final = re.compile("[a-z0-9]+(?:[-_][a-z0-9]+)*")
 MAX_SLUG: Final = 64
@@ -31,9 +30,8 @@ class PresetNotFound(NotFound):
     message = "The workspace has no preset of this name."
 
 
-class PresetQuerySet(models.QuerySet["Preset"]):
-    def for_organization(self, organization_id: uuid.UUID) -> Self:
-        return self.filter(organization_id=organization_id, workspace__deleted_at=None)
+class PresetQuerySet(OwnedQuerySet["Preset"]):
+    present = {"workspace__deleted_at": None}
 
 
 class PresetManager(models.Manager.from_queryset(PresetQuerySet)):  # type: ignore[misc]

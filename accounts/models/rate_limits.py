@@ -15,7 +15,7 @@ from accounts.models.organizations import Organization
 from accounts.models.versions import RoutingVersionBump
 from config.api.errors import Unprocessable
 from config.audit.triggers import Audit
-from config.models import BaseModel
+from config.models import BaseModel, OwnedQuerySet
 
 LIMIT_NAMES: Final = (
     "requests_per_minute",
@@ -93,10 +93,7 @@ class LimitOwner:
 Changes = Ceilings | Mapping[str, Any] | None
 
 
-class RateLimitQuerySet(models.QuerySet["RateLimit"]):
-    def for_organization(self, organization_id: uuid.UUID) -> Self:
-        return self.filter(organization_id=organization_id)
-
+class RateLimitQuerySet(OwnedQuerySet["RateLimit"]):
     def of(self, owner: LimitOwner) -> Self:
         return self.filter(**owner.columns)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Collection, Mapping
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import pgtrigger
 from django.conf import settings
@@ -23,7 +23,7 @@ from accounts.models.versions import RoutingVersionBump
 from config.api.errors import InvalidRequest, NotFound, Unavailable
 from config.audit.triggers import Audit
 from config.clocks.clock import clock
-from config.models import BaseModel, index_beginnings
+from config.models import BaseModel, OwnedQuerySet, index_beginnings
 
 # Settings that are stored and that nothing reads yet, with the values that switch nothing on.
 _UNREAD: Final[Mapping[str, tuple[Any, ...]]] = {
@@ -50,9 +50,8 @@ def default_guardrail_id(workspace_id: uuid.UUID) -> uuid.UUID:
     return uuid.uuid5(workspace_id, "default guardrail")
 
 
-class WorkspaceQuerySet(models.QuerySet["Workspace"]):
-    def for_organization(self, organization_id: uuid.UUID) -> Self:
-        return self.filter(organization_id=organization_id, deleted_at=None)
+class WorkspaceQuerySet(OwnedQuerySet["Workspace"]):
+    present = {"deleted_at": None}
 
 
 class WorkspaceManager(models.Manager.from_queryset(WorkspaceQuerySet)):  # type: ignore[misc]

@@ -31,7 +31,7 @@ from config.credentials import Secret
 from config.egress.addresses import InvalidURL, parse_base_url
 from config.events.kinds import EventKind
 from config.events.outbox import Event, new_event_id, record_event
-from config.models import BaseModel
+from config.models import BaseModel, OwnedQuerySet
 
 MAX_OVERLAP: Final = 7 * 86_400
 _SHORT_ERROR: Final = 255
@@ -66,10 +66,7 @@ def choosable_kinds(*, by_operators: bool) -> list[EventKind]:
     ]
 
 
-class SubscriptionQuerySet(models.QuerySet["Subscription"]):
-    def for_organization(self, organization_id: uuid.UUID) -> Self:
-        return self.filter(organization_id=organization_id)
-
+class SubscriptionQuerySet(OwnedQuerySet["Subscription"]):
     def webhooks(self) -> Self:
         """Returns those that the API shows: members' mail is for people alone."""
         return self.exclude(form=Subscription.Form.EMAIL)
@@ -379,9 +376,8 @@ class Subscription(SealedReceiver):
             raise SubscriptionNotFound from None
 
 
-class DeliveryQuerySet(models.QuerySet["Delivery"]):
-    def for_organization(self, organization_id: uuid.UUID) -> Self:
-        return self.filter(organization_id=organization_id)
+class DeliveryQuerySet(OwnedQuerySet["Delivery"]):
+    """The rows of organizations."""
 
 
 class DeliveryManager(models.Manager.from_queryset(DeliveryQuerySet)):  # type: ignore[misc]

@@ -6,7 +6,6 @@ admission and settlement write accounts, transfers and meters.
 
 from __future__ import annotations
 
-import uuid
 from datetime import UTC, date, datetime
 from typing import ClassVar, Final, Self
 
@@ -20,14 +19,13 @@ from config.api.errors import Conflict
 from config.audit.approvals import find_objection
 from config.audit.triggers import Audit
 from config.clocks.clock import clock
-from config.models import StatefulModel
+from config.models import OwnedQuerySet, StatefulModel
 from config.partitions.declarations import Partitioning
 from config.triggers import AppendOnly, KeepUsed, Trigger
 
 
-class AccountQuerySet(models.QuerySet["Account"]):
-    def for_organization(self, organization_id: uuid.UUID) -> Self:
-        return self.filter(organization_id=organization_id)
+class AccountQuerySet(OwnedQuerySet["Account"]):
+    """The rows of organizations."""
 
 
 class Account(models.Model):
@@ -110,10 +108,7 @@ def read_reference_bound(bound: str) -> datetime:
     return datetime.fromtimestamp(int(bound.removeprefix("gen-")), UTC)
 
 
-class TransferQuerySet(models.QuerySet["Transfer"]):
-    def for_organization(self, organization_id: uuid.UUID) -> Self:
-        return self.filter(organization_id=organization_id)
-
+class TransferQuerySet(OwnedQuerySet["Transfer"]):
     def pending(self) -> Self:
         return self.filter(status=Transfer.Status.PENDING)
 

@@ -14,7 +14,7 @@ from catalog.aliases.resolution import Alias
 from catalog.models.versions import OwnedVersionBump
 from config.api.errors import NotFound
 from config.audit.triggers import Audit
-from config.models import BaseModel
+from config.models import BaseModel, OwnedQuerySet
 
 MAX_TARGETS: Final = 10
 _EXISTS: Final = "There is an alias of this name already."
@@ -24,10 +24,7 @@ class AliasNotFound(NotFound):
     message = "The alias does not exist."
 
 
-class ModelAliasQuerySet(models.QuerySet["ModelAlias"]):
-    def for_organization(self, organization_id: uuid.UUID) -> Self:
-        return self.filter(organization_id=organization_id)
-
+class ModelAliasQuerySet(OwnedQuerySet["ModelAlias"]):
     def of_owner(self, organization_id: uuid.UUID | None) -> Self:
         """Returns the aliases of an organization, or the operator's without one."""
         return self.filter(organization_id=organization_id)

@@ -29,7 +29,7 @@ from config.audit.triggers import Audit
 from config.clocks.clock import clock
 from config.egress.rules import NO_OWN_LIMITS, TimeLimits
 from config.events.outbox import record_event
-from config.models import TIME_COLUMNS, StatefulModel, TimeLimitedModel, time_columns
+from config.models import TIME_COLUMNS, OwnedQuerySet, StatefulModel, TimeLimitedModel, time_columns
 from endpoints.models.attestation import Attestation, next_attestation
 from endpoints.models.drafts import (
     Draft,
@@ -86,10 +86,8 @@ class Replacement(NamedTuple):
     basis: tuple[Any, ...]
 
 
-class PrivateEndpointQuerySet(models.QuerySet["PrivateEndpoint"]):
-    def for_organization(self, organization_id: uuid.UUID) -> Self:
-        """Returns the endpoints of an organization that are not deleted."""
-        return self.filter(organization_id=organization_id, deleted_at=None)
+class PrivateEndpointQuerySet(OwnedQuerySet["PrivateEndpoint"]):
+    present = {"deleted_at": None}
 
     def routable(self) -> Self:
         return self.filter(status=PrivateEndpoint.Status.ACTIVE, deleted_at=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final
 
 from django.db import models, transaction
 from django.db.models import Q
@@ -17,7 +17,7 @@ from catalog.models import DialectName, Provider, hosts_of
 from config.api.errors import Conflict, NotFound
 from config.audit.triggers import Audit
 from config.clocks.clock import clock
-from config.models import BaseModel
+from config.models import BaseModel, OwnedQuerySet
 from endpoints.models.drafts import canonical_base_url
 
 NAME: Final = re.compile(r"(?=.*[A-Za-z0-9])[A-Za-z0-9 ._-]{2,64}")
@@ -40,10 +40,8 @@ class ProviderInUse(Conflict):
     error_type = "provider_in_use"
 
 
-class PrivateProviderQuerySet(models.QuerySet["PrivateProvider"]):
-    def for_organization(self, organization_id: uuid.UUID) -> Self:
-        """Returns the providers of an organization that are not deleted."""
-        return self.filter(organization_id=organization_id, deleted_at=None)
+class PrivateProviderQuerySet(OwnedQuerySet["PrivateProvider"]):
+    present = {"deleted_at": None}
 
 
 class PrivateProviderManager(models.Manager.from_queryset(PrivateProviderQuerySet)):  # type: ignore[misc]

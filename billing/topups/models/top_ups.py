@@ -20,7 +20,7 @@ from config.api.errors import GatewayError, InvalidRequest, NotFound
 from config.api.idempotency import IdempotentModel, find_replay, fingerprint_of
 from config.audit.triggers import Audit
 from config.clocks.clock import clock
-from config.models import StatefulModel
+from config.models import OwnedQuerySet, StatefulModel
 
 MAX_OPEN: Final = 5
 MAX_TAIL: Final = 9_999
@@ -48,10 +48,7 @@ class ChainNotOffered(GatewayError):
     error_type = "top_up_unavailable"
 
 
-class TopUpQuerySet(models.QuerySet["TopUp"]):
-    def for_organization(self, organization_id: uuid.UUID) -> Self:
-        return self.filter(organization_id=organization_id)
-
+class TopUpQuerySet(OwnedQuerySet["TopUp"]):
     def open(self) -> Self:
         """Returns the top-ups that wait for a payment and have not expired."""
         return self.filter(status=TopUp.Status.OPEN, expires_at__gt=clock.now())
