@@ -161,3 +161,12 @@ class VersionBump(Trigger):
 
     def get_func(self, model: Any) -> str:
         return f"{self.get_statement(model)}\nRETURN NULL;"
+
+
+def carry(module: str, name: str, model: Any, *triggers: Trigger) -> Any:
+    """Makes the proxy of this name, which declares triggers for the table of another room's model.
+
+    ``module`` is that of the caller.
+    """
+    options = {"proxy": True, "default_permissions": (), "triggers": list(triggers)}
+    return type(model)(name, (model,), {"__module__": module, "Meta": type("Meta", (), options)})

@@ -20,7 +20,7 @@ from config.events.outbox import record_event
 from config.models import OwnedQuerySet, StampField
 from config.partitions.declarations import Partitioning
 from config.partitions.spans import YEAR
-from config.triggers import TRANSACTION_ID, KeepUsed, Trigger
+from config.triggers import TRANSACTION_ID, KeepUsed, Trigger, carry
 from endpoints.models import Attestation, PrivateEndpoint
 from inference.ids import first_id, id_bound, last_id, read_id_bound
 from inference.shadow_counts import GuardrailCount, ShadowCount
@@ -771,76 +771,37 @@ class KeptAnswer(models.Model):
         return self.generation_id
 
 
-class OrganizationUse(Organization):
-    """The trigger that keeps an organization with generations."""
-
-    class Meta:
-        proxy = True
-        default_permissions = ()
-        triggers = [_keep_used("organization_id", organization="id")]
-
-
-class WorkspaceUse(Workspace):
-    """The trigger that keeps a workspace with generations."""
-
-    class Meta:
-        proxy = True
-        default_permissions = ()
-        triggers = [_keep_used("workspace_id")]
-
-
-class ApiKeyUse(ApiKey):
-    """The trigger that keeps an API key with generations."""
-
-    class Meta:
-        proxy = True
-        default_permissions = ()
-        triggers = [_keep_used("api_key_id")]
-
-
-class MemberUse(Member):
-    """The trigger that keeps a member with generations."""
-
-    class Meta:
-        proxy = True
-        default_permissions = ()
-        triggers = [_keep_used("member_id")]
-
-
-class PrivateEndpointUse(PrivateEndpoint):
-    """The triggers that keep a private endpoint with generations, and make the meter of a pool's.
-
-    The meter counts the requests in flight at an endpoint that has a place in a pool.
-    """
-
-    class Meta:
-        proxy = True
-        default_permissions = ()
-        triggers = [
-            _keep_used("private_endpoint_id"),
-            Trigger(
-                name="open_meter",
-                when=pgtrigger.After,
-                operation=pgtrigger.Insert | pgtrigger.Update,
-                condition=pgtrigger.Condition("NEW.settings -> 'routing' IS NOT NULL"),
-                func="INSERT INTO billing_meter (subject_id, organization_id)\n"
-                "VALUES (NEW.id, NEW.organization_id)\n"
-                "ON CONFLICT (subject_id) DO NOTHING;\n"
-                "RETURN NULL;",
-            ),
-        ]
-
-
-class ModelEndpointUse(ModelEndpoint):
-    """The trigger that keeps an endpoint of the catalogue with generations."""
-
-    class Meta:
-        proxy = True
-        default_permissions = ()
-        triggers = [
-            KeepUsed(
-                used="inference_generation WHERE model_endpoint_id = OLD.id",
-                # The lock of CatalogVersionBump.
-                lock="PERFORM pg_advisory_xact_lock(6024917533);",
-            )
-        ]
+# What has generations stays.
+OrganizationUse = carry(
+    __name__, "OrganizationUse", Organization, _keep_used("organization_id", organization="id")
+)
+WorkspaceUse = carry(__name__, "WorkspaceUse", Workspace, _keep_used("workspace_id"))
+ApiKeyUse = carry(__name__, "ApiKeyUse", ApiKey, _keep_used("api_key_id"))
+MemberUse = carry(__name__, "MemberUse", Member, _keep_used("member_id"))
+# A meter counts the requests in flight at an endpoint that has a place in a pool.
+PrivateEndpointUse = carry(
+    __name__,
+    "PrivateEndpointUse",
+    PrivateEndpoint,
+    _keep_used("private_endpoint_id"),
+    Trigger(
+        name="open_meter",
+        when=pgtrigger.After,
+        operation=pgtrigger.Insert | pgtrigger.Update,
+        condition=pgtrigger.Condition("NEW.settings -> 'routing' IS NOT NULL"),
+        func="INSERT INTO billing_meter (subject_id, organization_id)\n"
+        "VALUES (NEW.id, NEW.organization_id)\n"
+        "ON CONFLICT (subject_id) DO NOTHING;\n"
+        "RETURN NULL;",
+    ),
+)
+ModelEndpointUse = carry(
+    __name__,
+    "ModelEndpointUse",
+    ModelEndpoint,
+    KeepUsed(
+        used="inference_generation WHERE model_endpoint_id = OLD.id",
+        # The lock of CatalogVersionBump.
+        lock="PERFORM pg_advisory_xact_lock(6024917533);",
+    ),
+)

@@ -21,7 +21,7 @@ from config.audit.triggers import Audit
 from config.clocks.clock import clock
 from config.models import OwnedQuerySet, StatefulModel
 from config.partitions.declarations import Partitioning
-from config.triggers import AppendOnly, KeepUsed, Trigger
+from config.triggers import AppendOnly, KeepUsed, Trigger, carry
 
 
 class AccountQuerySet(OwnedQuerySet["Account"]):
@@ -386,65 +386,35 @@ class Meter(models.Model):
         return str(self.subject_id)
 
 
-class OrganizationAccounts(Organization):
-    """The trigger that creates the accounts of a new organization."""
-
-    class Meta:
-        proxy = True
-        default_permissions = ()
-        triggers = [
-            Trigger(
-                name="open_accounts",
-                when=pgtrigger.After,
-                operation=pgtrigger.Insert,
-                func="INSERT INTO billing_account (organization_id, kind)\n"
-                f"SELECT NEW.id, unnest(ARRAY{Account.Kind.values});\n"
-                "RETURN NULL;",
-            )
-        ]
-
-
-class ApiKeyMeter(ApiKey):
-    """The trigger that creates the meter of a new API key."""
-
-    class Meta:
-        proxy = True
-        default_permissions = ()
-        triggers = [OpenMeter()]
-
-
-class MemberMeter(Member):
-    """The trigger that creates the meter of a new member."""
-
-    class Meta:
-        proxy = True
-        default_permissions = ()
-        triggers = [OpenMeter()]
-
-
-class WorkspaceMeter(Workspace):
-    """The trigger that creates the meter of a new workspace."""
-
-    class Meta:
-        proxy = True
-        default_permissions = ()
-        triggers = [OpenMeter()]
-
-
-class RateLimitMeter(RateLimit):
-    """The trigger that creates the meter of a rate limit, unless its subject has one."""
-
-    class Meta:
-        proxy = True
-        default_permissions = ()
-        triggers = [
-            Trigger(
-                name="open_meter",
-                when=pgtrigger.After,
-                operation=pgtrigger.Insert,
-                func="INSERT INTO billing_meter (subject_id, organization_id)\n"
-                "VALUES (NEW.subject_id, NEW.organization_id)\n"
-                "ON CONFLICT (subject_id) DO NOTHING;\n"
-                "RETURN NULL;",
-            )
-        ]
+# A new organization gets its accounts.
+OrganizationAccounts = carry(
+    __name__,
+    "OrganizationAccounts",
+    Organization,
+    Trigger(
+        name="open_accounts",
+        when=pgtrigger.After,
+        operation=pgtrigger.Insert,
+        func="INSERT INTO billing_account (organization_id, kind)\n"
+        f"SELECT NEW.id, unnest(ARRAY{Account.Kind.values});\n"
+        "RETURN NULL;",
+    ),
+)
+ApiKeyMeter = carry(__name__, "ApiKeyMeter", ApiKey, OpenMeter())
+MemberMeter = carry(__name__, "MemberMeter", Member, OpenMeter())
+WorkspaceMeter = carry(__name__, "WorkspaceMeter", Workspace, OpenMeter())
+# The subject of a rate limit may have a meter already.
+RateLimitMeter = carry(
+    __name__,
+    "RateLimitMeter",
+    RateLimit,
+    Trigger(
+        name="open_meter",
+        when=pgtrigger.After,
+        operation=pgtrigger.Insert,
+        func="INSERT INTO billing_meter (subject_id, organization_id)\n"
+        "VALUES (NEW.subject_id, NEW.organization_id)\n"
+        "ON CONFLICT (subject_id) DO NOTHING;\n"
+        "RETURN NULL;",
+    ),
+)

@@ -11,7 +11,7 @@ from django.db.models.functions import Now
 from config.audit.triggers import Audit
 from config.partitions.declarations import Partitioning
 from config.partitions.spans import QUARTER
-from config.triggers import AppendOnly
+from config.triggers import AppendOnly, carry
 
 
 class AuditEntry(models.Model):
@@ -74,36 +74,16 @@ class AuditEntry(models.Model):
 
 
 # Django's own models cannot declare triggers; these proxies declare them for their tables.
-class AuditedUser(User):
-    class Meta:
-        proxy = True
-        default_permissions = ()
-        triggers = [Audit(masked=("password",), ignored=("last_login", "date_joined"))]
-
-
-class AuditedGroup(Group):
-    class Meta:
-        proxy = True
-        default_permissions = ()
-        triggers = [Audit()]
-
-
-class AuditedUserGroup(User.groups.through):  # type: ignore[name-defined,misc]
-    class Meta:
-        proxy = True
-        default_permissions = ()
-        triggers = [Audit(key="user_id", ignored=("id",))]
-
-
-class AuditedUserPermission(User.user_permissions.through):  # type: ignore[name-defined,misc]
-    class Meta:
-        proxy = True
-        default_permissions = ()
-        triggers = [Audit(key="user_id", ignored=("id",))]
-
-
-class AuditedGroupPermission(Group.permissions.through):  # type: ignore[name-defined,misc]
-    class Meta:
-        proxy = True
-        default_permissions = ()
-        triggers = [Audit(key="group_id", ignored=("id",))]
+AuditedUser = carry(
+    __name__,
+    "AuditedUser",
+    User,
+    Audit(masked=("password",), ignored=("last_login", "date_joined")),
+)
+AuditedGroup = carry(__name__, "AuditedGroup", Group, Audit())
+for _name, _model, _key in (
+    ("AuditedUserGroup", User.groups.through, "user_id"),
+    ("AuditedUserPermission", User.user_permissions.through, "user_id"),
+    ("AuditedGroupPermission", Group.permissions.through, "group_id"),
+):
+    carry(__name__, _name, _model, Audit(key=_key, ignored=("id",)))
