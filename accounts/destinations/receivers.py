@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from accounts.destinations.rules import InvalidMember
 from config.credentials import Secret
 from config.egress.addresses import EgressPolicy, InvalidURL, parse_base_url
 from config.egress.rules import find_header_problem
@@ -22,13 +23,8 @@ _MEMBERS: Final[Mapping[str, frozenset[str]]] = {
 _MAX_HEADERS: Final = 20
 
 
-class InvalidReceiver(ValueError):
-    """A member of a configuration is not valid; ``path`` names it, ``why`` says what it must be."""
-
-    def __init__(self, path: str, why: str) -> None:
-        super().__init__(f"{path}: {why}" if path else why)
-        self.path = path
-        self.why = why
+class InvalidReceiver(InvalidMember):
+    """A configuration is not valid."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,13 +53,17 @@ _MAX_EXPRESSIONS: Final = 20
 _MAX_TEXT: Final = 512
 
 
-class InvalidRules(ValueError):
-    """A rule is not valid; ``path`` names the member and ``why`` says what it must be."""
+class InvalidMember(ValueError):
+    """A member of an object is not valid: ``path`` names it, and ``why`` says what it must be."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(f"{path}: {why}" if path else why)
         self.path = path
         self.why = why
+
+
+class InvalidRules(InvalidMember):
+    """A rule is not valid."""
 
 
 def check_rules(data: Any, owner: Hashable = None) -> dict[str, Any]:

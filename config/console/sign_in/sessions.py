@@ -12,10 +12,11 @@ from django.conf import settings
 from django.contrib.sessions.backends.base import SessionBase
 from django.contrib.sessions.backends.db import SessionStore as DatabaseStore
 from django.contrib.sessions.middleware import SessionMiddleware
-from django.db import connection
 from django.db.models.functions import Now
 from django.http import HttpRequest
 from django.utils.crypto import salted_hmac
+
+from config.partitions.tables import read_now
 
 SIGNED_IN_AT: Final = "signed_in_at"
 BACKGROUND: Final = "Causeway-Background"
@@ -86,7 +87,7 @@ class SessionStore(DatabaseStore):
         return bool(self.model.objects.filter(session_key__in=_digests(session_key)).exists())
 
     def create_model_instance(self, data: dict[str, Any]) -> Any:
-        now = _read_clock()
+        now = read_now()
         # Kept when the key changes, as after a new password, so that the end stays where it is.
         data.setdefault(SIGNED_IN_AT, now.timestamp())
         key: str = self._get_or_create_session_key()  # type: ignore[attr-defined]
@@ -123,12 +124,3 @@ def _end_of(data: dict[str, Any]) -> datetime:
 
 def _expiry_of(data: dict[str, Any], now: datetime) -> datetime:
     return min(_end_of(data), now + timedelta(seconds=settings.SESSION_IDLE_TIMEOUT))
-
-
-def _read_clock() -> datetime:
-    """Returns the database's time."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT now()")
-        [now] = cursor.fetchone()
-    found: datetime = now
-    return found
