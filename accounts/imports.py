@@ -25,14 +25,7 @@ from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 from django.db import connection, transaction
 
-from accounts.models import (
-    ApiKey,
-    KeyDigest,
-    Member,
-    Organization,
-    OrganizationLimit,
-    Workspace,
-)
+from accounts.models import ApiKey, KeyDigest, Member, Organization, OrganizationLimit, Workspace
 from accounts.models.members import WRITTEN_ROLES
 from config.api.errors import GatewayError
 from config.api.text import CONTROL_CHARACTERS, parse_uuid

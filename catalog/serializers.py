@@ -5,11 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgspec
-from drf_spectacular.utils import (
-    extend_schema_field,
-    extend_schema_serializer,
-    inline_serializer,
-)
+from drf_spectacular.utils import extend_schema_field, extend_schema_serializer, inline_serializer
 from msgspec import Raw
 from msgspec.json import encode
 from rest_framework import serializers

@@ -41,13 +41,7 @@ from config.credentials import NO_SECRET, Secret
 from config.egress import Reach
 from config.secrets import DecryptionFailed
 from endpoints import validation
-from endpoints.models import (
-    Draft,
-    NewModel,
-    PrivateEndpoint,
-    PrivateProvider,
-    remove_own_model,
-)
+from endpoints.models import Draft, NewModel, PrivateEndpoint, PrivateProvider, remove_own_model
 
 _LONGEST_NAME: Final = 255
 _FREE: Final = Price(prompt=Decimal(0), completion=Decimal(0))

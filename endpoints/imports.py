@@ -38,13 +38,7 @@ from config.bulk.report import Report, RowListener, RowOutcome
 from config.bulk.rows import decode_lines, parse_json_rows
 from config.egress.rules import NO_OWN_LIMITS
 from config.models import time_columns
-from endpoints.models import (
-    Draft,
-    ModelExists,
-    NewModel,
-    PrivateEndpoint,
-    canonical_base_url,
-)
+from endpoints.models import Draft, ModelExists, NewModel, PrivateEndpoint, canonical_base_url
 from endpoints.models.settings import apply_settings, order_parameters
 from endpoints.pricing import EndpointPricing, read_endpoint_price, render_endpoint_pricing
 

@@ -12,13 +12,7 @@ from rest_framework.response import Response
 from accounts.authentication import ManagementKey
 from accounts.views.creations import CreatingViewSet
 from config.api.fields import StrictSerializer
-from config.api.filters import (
-    FlagFilter,
-    StateFilter,
-    StrictFilterSet,
-    TextFilter,
-    TrackingFilter,
-)
+from config.api.filters import FlagFilter, StateFilter, StrictFilterSet, TextFilter, TrackingFilter
 from config.api.openapi import creation, operation
 from config.api.text import is_utf8_path
 from config.api.viewsets import make_list, make_retrieve

@@ -1,15 +1,7 @@
 import re
 from typing import ClassVar, Final
 
-from config.apps import (
-    INTERNAL,
-    CausewayApp,
-    Finder,
-    MenuEntry,
-    MenuPage,
-    ModelDeclaration,
-    Tab,
-)
+from config.apps import INTERNAL, CausewayApp, Finder, MenuEntry, MenuPage, ModelDeclaration, Tab
 from config.events.kinds import EventKind
 
 _VIEW: Final = "inference.view_generation"

@@ -18,12 +18,7 @@ from django.http import HttpRequest
 
 from accounts.bearers import require_inference
 from billing.rate_limits import RateRule
-from config.api.errors import (
-    GatewayError,
-    HostNotServed,
-    MethodNotAllowed,
-    RequestTimeout,
-)
+from config.api.errors import GatewayError, HostNotServed, MethodNotAllowed, RequestTimeout
 from config.live_settings import settings
 from config.server import logs
 from config.server.bodies import ClientGone, Receive, Scope, Send

@@ -10,14 +10,7 @@ from django.core.exceptions import ValidationError
 from django.db.models import Q
 from django.http import HttpRequest
 
-from accounts.models import (
-    LIMIT_NAMES,
-    MOST_RATE,
-    Ceilings,
-    LimitOwner,
-    Organization,
-    RateLimit,
-)
+from accounts.models import LIMIT_NAMES, MOST_RATE, Ceilings, LimitOwner, Organization, RateLimit
 from billing.budgets import MeterReading
 from billing.models import Meter
 from billing.rate_limits import Rate, describe_use

@@ -11,13 +11,7 @@ from django.http import HttpRequest
 
 from accounts.admin import rate_limits
 from accounts.admin.forms import DollarsFormField, nano_of
-from accounts.models import (
-    WORKSPACE_SLUG,
-    ApiKey,
-    BudgetInterval,
-    Workspace,
-    WorkspaceBudget,
-)
+from accounts.models import WORKSPACE_SLUG, ApiKey, BudgetInterval, Workspace, WorkspaceBudget
 from config.audit.context import actor_of
 from config.console.actions import Message, transition
 from config.console.base import ConsoleAdmin, ReadOnlyInline

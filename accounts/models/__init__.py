@@ -1,10 +1,6 @@
 """Callers and their permissions."""
 
-from accounts.destinations.models import (
-    BroadcastDestination,
-    BroadcastProgress,
-    BroadcastWait,
-)
+from accounts.destinations.models import BroadcastDestination, BroadcastProgress, BroadcastWait
 from accounts.models.creations import Creation, erase_new_secrets
 from accounts.models.credentials import (
     HOST_NAME,

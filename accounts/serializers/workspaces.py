@@ -9,13 +9,7 @@ from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
-from accounts.models import (
-    WORKSPACE_SLUG,
-    LimitReset,
-    Workspace,
-    WorkspaceBudget,
-    WorkspaceMember,
-)
+from accounts.models import WORKSPACE_SLUG, LimitReset, Workspace, WorkspaceBudget, WorkspaceMember
 from accounts.serializers.fallback import FallbackChoice
 from accounts.serializers.rate_limits import (
     RateLimitedListSerializer,

@@ -27,12 +27,7 @@ from accounts.serializers.webhooks import (
     WebhookSerializer,
 )
 from accounts.views.creations import CreatingViewSet
-from accounts.webhooks.models import (
-    Delivery,
-    DeliveryNotFound,
-    Subscription,
-    SubscriptionNotFound,
-)
+from accounts.webhooks.models import Delivery, DeliveryNotFound, Subscription, SubscriptionNotFound
 from config.api.openapi import creation, operation
 from config.api.text import parse_uuid
 from config.api.viewsets import make_destroy, make_list, make_retrieve

@@ -13,11 +13,7 @@ import msgspec
 
 from catalog.abilities import UNSTATED, Abilities
 from catalog.capabilities import UNDESCRIBED, Capabilities, NativeFormat
-from catalog.dialects.shared.credentials import (
-    InvalidCredential,
-    read_stated,
-    sensitive_parts,
-)
+from catalog.dialects.shared.credentials import InvalidCredential, read_stated, sensitive_parts
 from catalog.dialects.shared.multipart import FormPart
 from catalog.pricing import Usage
 from config.api.errors import InvalidRequest

@@ -41,12 +41,7 @@ from catalog.operations import proven_operations, served_operations, served_outp
 from catalog.pricing import RATES, Price, UnknownRule
 from catalog.pricing.contract import render_lines, render_pricing
 from catalog.visibility import EndpointFacts, admits_model, admitted_kinds, for_any_model
-from endpoints.models import (
-    PrivateEndpoint,
-    PrivateProvider,
-    offered_parameters,
-    proven_names,
-)
+from endpoints.models import PrivateEndpoint, PrivateProvider, offered_parameters, proven_names
 from inference.admission.copies.catalog import host_of_url, make_provider
 from inference.routing.routes import CatalogProvider
 

@@ -13,12 +13,7 @@ from django.db.models import F, Q
 from django.db.models.functions import Lower
 
 from accounts.models import ByokCredential, Organization
-from catalog.capabilities import (
-    Capabilities,
-    NativeFormat,
-    ThinkingControl,
-    read_capabilities,
-)
+from catalog.capabilities import Capabilities, NativeFormat, ThinkingControl, read_capabilities
 
 # Django finds the models of the app in this module only.
 from catalog.models.aliases import ModelAlias as ModelAlias

@@ -41,12 +41,7 @@ from config.console.forms import ConsoleForm, EmptyJsonField
 from config.console.lists.exports import export_list
 from config.console.lists.filters import FormFilter
 from config.console.lists.pages import BoundedPaginator, ConsoleChangeList
-from config.console.lists.saved_views import (
-    address_of,
-    build_view_bar,
-    find_default,
-    refuse_view,
-)
+from config.console.lists.saved_views import address_of, build_view_bar, find_default, refuse_view
 from config.console.navigation import build_bar, build_menu_bar, find_preserved_tenant, find_tenant
 from config.console.unfold import ModelAdmin, PageChecks, TextareaWidget, unfold_action
 from config.console.uploads import IMPORTING, BulkFile, export_file, import_file, may_import

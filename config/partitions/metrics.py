@@ -13,12 +13,7 @@ from prometheus_client.registry import Collector
 from config.apps import Alert
 from config.clocks.clock import clock
 from config.partitions.declarations import partitionings
-from config.partitions.tables import (
-    count_odd,
-    list_all_partitions,
-    list_partitions,
-    read_now,
-)
+from config.partitions.tables import count_odd, list_all_partitions, list_partitions, read_now
 
 _PERMISSION: Final = "auth.view_user"
 

@@ -24,12 +24,7 @@ from config.api.text import CONTROL_CHARACTERS, INVISIBLE, plain_digits
 from config.egress.addresses import InvalidURL, parse_base_url
 from config.egress.rules import NO_OWN_LIMITS, TimeLimits
 from endpoints.models.own_models import NewModel
-from endpoints.models.settings import (
-    apply_settings,
-    check_settings,
-    copy_settings,
-    require_tools,
-)
+from endpoints.models.settings import apply_settings, check_settings, copy_settings, require_tools
 
 _PRICE: Final = (
     "prompt", "completion", "cache_read", "cache_write", "image", "request", "image_output",

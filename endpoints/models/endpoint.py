@@ -44,11 +44,7 @@ from endpoints.models.drafts import (
 )
 from endpoints.models.own_models import plan_own_models
 from endpoints.models.providers import PrivateProvider
-from endpoints.models.settings import (
-    apply_settings,
-    order_parameters,
-    require_tools,
-)
+from endpoints.models.settings import apply_settings, order_parameters, require_tools
 from endpoints.models.slots import ValidationSlot
 from endpoints.models.validation import Validation, learn_tested, offered_parameters
 

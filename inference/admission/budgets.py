@@ -14,14 +14,7 @@ from uuid import UUID
 import msgspec
 
 from billing.budgets import Budget, MeterReading, Scope
-from billing.rate_limits import (
-    Rate,
-    RateLimited,
-    RateRule,
-    base_of,
-    render_headers,
-    used_of,
-)
+from billing.rate_limits import Rate, RateLimited, RateRule, base_of, render_headers, used_of
 from catalog.pricing import usd
 from config.api.errors import Forbidden, PaymentRequired
 from config.api.text import plain_digits

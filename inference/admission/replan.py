@@ -14,19 +14,9 @@ from accounts.policy import require_ingress_region
 from config.clocks.clock import clock
 from inference.admission.authority import GovernedKey
 from inference.admission.budgets import LEAST_TOKENS, AffordableCandidate, price_for_fee
-from inference.admission.decide import (
-    Admission,
-    build_context,
-    find_rate_owners,
-    model_rules,
-)
+from inference.admission.decide import Admission, build_context, find_rate_owners, model_rules
 from inference.admission.estimate import affordable_tokens, fee_nano, worst_case_nano
-from inference.routing.candidates import (
-    ExcludedEndpoint,
-    Selection,
-    Unusable,
-    require_candidates,
-)
+from inference.routing.candidates import ExcludedEndpoint, Selection, Unusable, require_candidates
 from inference.routing.health import HealthTable
 from inference.routing.routes import Candidate, CatalogSnapshot
 

@@ -35,13 +35,7 @@ from catalog.dialects.base import (
 )
 from catalog.dialects.openai.speech import SpeechParser
 from catalog.dialects.shared.constraints import ODD_NAME, fit_names, restore_names
-from catalog.dialects.wholes import (
-    JSON_TYPES,
-    RenamingParser,
-    is_stream,
-    join_stream,
-    split_reply,
-)
+from catalog.dialects.wholes import JSON_TYPES, RenamingParser, is_stream, join_stream, split_reply
 from catalog.operations import OPERATIONS
 from config import egress
 from config.api.errors import (

@@ -17,12 +17,7 @@ from catalog.operations import OPERATIONS
 from catalog.pricing import Billable, Costs, Usage, cost_nano, split_cost
 from catalog.pricing.usage import COMPLETION_PARTS, PIECES, PROMPT_PARTS
 from catalog.tokens import UNKNOWN_FAMILY, UNSTATED_LIMITS, TextCounts
-from inference.admission.estimate import (
-    Claim,
-    fee_nano,
-    find_bounds,
-    output_bound,
-)
+from inference.admission.estimate import Claim, fee_nano, find_bounds, output_bound
 from inference.requests.operations import ROWS
 from inference.requests.parsing import InferenceRequest
 from inference.requests.rows import CHARACTERS_PER_TOKEN

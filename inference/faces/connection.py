@@ -23,14 +23,7 @@ from config.api.text import write_header, write_list
 from config.live_settings import settings
 from config.secrets import KeyDigests
 from config.server import logs
-from config.server.bodies import (
-    Message,
-    Receive,
-    Scope,
-    Send,
-    body_length,
-    read_body,
-)
+from config.server.bodies import Message, Receive, Scope, Send, body_length, read_body
 from config.server.bulkheads import Occupancy
 from config.server.connections.cycle import Cycle
 from config.server.load.large_work import LARGE_BYTES

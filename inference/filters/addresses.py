@@ -9,13 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from accounts.patterns import compile_pattern
-from inference.filters.recogniser import (
-    NOTHING,
-    Recogniser,
-    Span,
-    is_alphanumeric,
-    is_letter,
-)
+from inference.filters.recogniser import NOTHING, Recogniser, Span, is_alphanumeric, is_letter
 
 # Latin letters beyond ASCII stand beside those of ASCII in one word. Letters of other scripts do
 # not: in a text without spaces the address begins where the script changes. Both are all characters

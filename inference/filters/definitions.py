@@ -12,13 +12,7 @@ from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
-from accounts.patterns import (
-    InvalidPattern,
-    Pattern,
-    compile_pattern,
-    compile_union,
-    compiled,
-)
+from accounts.patterns import InvalidPattern, Pattern, compile_pattern, compile_union, compiled
 from inference.filters.pii_patterns import recognisers_of
 from inference.filters.recogniser import Recogniser
 

@@ -11,10 +11,7 @@ from typing import Any, Final
 from django import forms
 from django.http import QueryDict
 
-from accounts.models import (
-    ApiKey,
-    policy_of,
-)
+from accounts.models import ApiKey, policy_of
 from accounts.policy import Policy
 from billing.models import Meter
 from catalog.aliases.resolution import Origin, quote_name

@@ -33,11 +33,7 @@ from catalog.dialects.shared.images.pictures import (
     read_references,
     refuse_members,
 )
-from catalog.dialects.shared.images.replies import (
-    ImageEvents,
-    build_image,
-    build_reply,
-)
+from catalog.dialects.shared.images.replies import ImageEvents, build_image, build_reply
 from catalog.dialects.shared.raw import encode_pieces
 from catalog.dialects.shared.replies import EventParser
 from catalog.dialects.shared.sse import EventDecoder

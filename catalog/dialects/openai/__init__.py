@@ -21,12 +21,7 @@ from catalog.dialects.base import (
     StreamParser,
     decode_object,
 )
-from catalog.dialects.openai.images import (
-    EDITS,
-    image_parameters,
-    images_parser,
-    parse_images,
-)
+from catalog.dialects.openai.images import EDITS, image_parameters, images_parser, parse_images
 from catalog.dialects.openai.members import (
     NULL,
     Choice,

@@ -7,13 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from catalog.dialects.base import (
-    Chunk,
-    InvalidReply,
-    InvalidStream,
-    check_answer,
-    decode_object,
-)
+from catalog.dialects.base import Chunk, InvalidReply, InvalidStream, check_answer, decode_object
 from catalog.dialects.openai.members import (
     NULL,
     Choice,

@@ -24,12 +24,7 @@ from django.contrib.auth import get_user_model
 from django.core.management import call_command
 from django.core.management.base import CommandParser
 
-from accounts.models import (
-    ApiKey,
-    ByokCredential,
-    Organization,
-    workspace_for,
-)
+from accounts.models import ApiKey, ByokCredential, Organization, workspace_for
 from billing import ledger
 from catalog import imports
 from catalog.models import Provider

@@ -23,11 +23,7 @@ from config.database.sizes import warn_of_few_connections
 from config.egress.rules import tls_context
 from config.management.extras import log_missing_extras
 from config.management.migrations import require_migrated
-from config.server.connections.open_files import (
-    fitting_connections,
-    needed_files,
-    raise_open_files,
-)
+from config.server.connections.open_files import fitting_connections, needed_files, raise_open_files
 from config.server.connections.protocol import HttpProtocol
 from config.server.metrics import MetricsListener
 from config.server.processes.supervisor import Run, Supervisor

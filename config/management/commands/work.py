@@ -39,13 +39,7 @@ from inference.repeats.clearing import clear_expired
 from inference.reports.estimates import propose_estimates
 from inference.reports.hours import roll_up_hours
 from inference.reports.rollups import roll_up_usage
-from inference.settlement.sweeper import (
-    beat,
-    clear_health,
-    has_silent,
-    may_believe_silence,
-    sweep,
-)
+from inference.settlement.sweeper import beat, clear_health, has_silent, may_believe_silence, sweep
 from inference.settlement.verification import CHECK_LEDGER, check_daily
 from inference.shadows.results import clear_shadows
 from inference.texts.deleting import clear_texts
