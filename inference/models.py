@@ -23,17 +23,13 @@ from config.partitions.spans import YEAR
 from config.triggers import TRANSACTION_ID, KeepUsed, Trigger, carry
 from endpoints.models import Attestation, PrivateEndpoint
 from inference.ids import first_id, id_bound, last_id, read_id_bound
-from inference.shadow_counts import GuardrailCount, ShadowCount
-from inference.stored_texts import StoredText, TextDeletion, TextKey
 
-__all__ = (
-    "ApiKeyUse", "DailyUsage", "EndpointHealth", "EndpointHour", "Feedback", "FeedbackGiven",
-    "Generation", "GuardrailCount", "HistoryLoss", "HourlyFailure", "HourlyShare", "HourlySpending",
-    "HourlyUsage", "IdempotentRequest", "Journal", "KeptAnswer", "MemberUse",
-    "ModelEndpointUse", "OrganizationUse", "PrivateEndpointUse", "ProviderPace", "ShadowCount",
-    "StoredText", "TextDeletion", "TextKey", "TokenSum", "Uptime", "UsageDay", "WorkerBeat",
-    "WorkspaceUse",
-)  # fmt: skip
+# Django finds the models of the app in this module only.
+from inference.shadow_counts import GuardrailCount as GuardrailCount
+from inference.shadow_counts import ShadowCount as ShadowCount
+from inference.stored_texts import StoredText as StoredText
+from inference.stored_texts import TextDeletion as TextDeletion
+from inference.stored_texts import TextKey as TextKey
 
 # The foreign keys of a generation: see there.
 _UNCHECKED: Final[dict[str, Any]] = {

@@ -6,8 +6,3 @@ from catalog.admin.model_endpoints import ModelEndpointAdmin
 from catalog.admin.price_versions import PriceVersionAdmin
 from catalog.admin.proposals import CatalogProposalAdmin
 from catalog.admin.providers import ProviderAdmin
-
-__all__ = [
-    "CatalogProposalAdmin", "LanguageModelAdmin", "ModelAliasAdmin", "ModelEndpointAdmin",
-    "PriceVersionAdmin", "ProviderAdmin",
-]  # fmt: skip

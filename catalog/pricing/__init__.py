@@ -23,9 +23,3 @@ from catalog.pricing.price import (
 )
 from catalog.pricing.rules import Billable, Conditions, Rule
 from catalog.pricing.usage import Usage
-
-__all__ = [
-    "NANO", "RATES", "Billable", "Charge", "Conditions", "Costs", "Price", "Rule", "UnknownRule",
-    "Usage", "cost_nano", "dump_rules", "list_charges", "load_rules", "nano_usd",
-    "round_scaled", "scale_rate", "split_cost", "usd",
-]  # fmt: skip

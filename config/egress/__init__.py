@@ -36,23 +36,3 @@ from config.egress.errors import (
     UnsendableRequest,
 )
 from config.egress.rules import OutboundRequest
-
-__all__ = [
-    "NO_REACH",
-    "AddressRefused",
-    "BadResponse",
-    "BaseURL",
-    "ConnectFailed",
-    "EgressError",
-    "EgressPolicy",
-    "InvalidURL",
-    "OutboundRequest",
-    "Reach",
-    "RedirectRefused",
-    "TLSFailed",
-    "TimedOut",
-    "TooLarge",
-    "UnsendableRequest",
-    "find_refusal",
-    "parse_base_url",
-]

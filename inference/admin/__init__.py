@@ -2,5 +2,3 @@
 
 from inference.admin.generations import FeedbackAdmin, GenerationAdmin
 from inference.admin.retention import DepartureAdmin
-
-__all__ = ["DepartureAdmin", "FeedbackAdmin", "GenerationAdmin"]

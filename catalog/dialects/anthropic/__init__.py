@@ -28,11 +28,4 @@ from catalog.dialects.anthropic.native import (
     drop_scopes,
 )
 
-__all__ = [
-    "NativeMessages", "Sampling", "build", "build_body", "build_headers", "build_native_body",
-    "build_native_headers", "build_thinking", "choose_sampling", "drop_attribution", "drop_scopes",
-    "effort_name", "host", "names_deployments", "native", "operations", "output_limit",
-    "parse_reply", "stream_parser",
-]  # fmt: skip
-
 native: Final = NativeMessages(host, build_native_request)

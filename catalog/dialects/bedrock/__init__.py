@@ -15,11 +15,6 @@ from catalog.dialects.bedrock.converse import (
 )
 from catalog.dialects.bedrock.invoke import InvokeFrames, build_native
 
-__all__ = [
-    "build", "build_native", "host", "names_deployments", "native", "operations", "parse_reply",
-    "stream_parser",
-]  # fmt: skip
-
 native: Final = NativeMessages(
     host, build_native, InvokeFrames, names_deployments=names_deployments
 )

@@ -17,11 +17,6 @@ from catalog.dialects.gemini.images import (
 from catalog.dialects.shared.credentials import host_of_url
 from config.egress import OutboundRequest
 
-__all__ = [
-    "build", "host", "image_parameters", "names_deployments", "operations", "parse_reply",
-    "stream_parser",
-]  # fmt: skip
-
 _BUILDERS: Final[Mapping[Operation, Callable[[Call], bytes]]] = {
     Operation.CHAT: build_chat,
     Operation.IMAGES: build_images,

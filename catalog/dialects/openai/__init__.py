@@ -48,11 +48,6 @@ from catalog.dialects.shared.images.pictures import shows_images
 from catalog.dialects.shared.raw import LONG_BYTES, is_null
 from config.egress import OutboundRequest
 
-__all__ = [
-    "build", "build_request", "host", "image_parameters", "names_deployments", "native",
-    "operations", "parse_reply", "path", "stream_parser",
-]  # fmt: skip
-
 
 def _parse_chat(fields: dict[str, msgspec.Raw]) -> Reply:
     """Returns a reply of messages."""
