@@ -37,8 +37,7 @@ _KEY: Final = {
 
 def check_tokens(**options: Any) -> list[checks.CheckMessage]:
     """Loads the client of the nodes when `check --deploy` asks, and not with every command."""
-    found: list[checks.CheckMessage] = import_string("billing.checks.check_tokens")(**options)
-    return found
+    return import_string("billing.checks.check_tokens")(**options)
 
 
 class BillingConfig(CausewayApp):

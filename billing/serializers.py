@@ -123,8 +123,7 @@ class TopUpStatusSerializer(TopUpSerializer):
         return usd(top_up.amount_nano)
 
     def get_payment_url(self, top_up: TopUp) -> str:
-        url: str = self.context["request"].build_absolute_uri(f"/pay/{top_up.pk}")
-        return url
+        return self.context["request"].build_absolute_uri(f"/pay/{top_up.pk}")
 
 
 TopUpResponseSerializer = envelope("CreateCryptoTopUpResponse", data=TopUpSerializer())

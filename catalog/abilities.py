@@ -218,8 +218,7 @@ def read_abilities(stated: Mapping[str, Any] | str) -> Abilities:
     The data plane has them as JSON. A member of a later release is left out.
     """
     text = stated.encode() if isinstance(stated, str) else _encode(stated)
-    found: Abilities = UNSTATED if text == b"{}" else _read_known(text, Abilities)
-    return found
+    return UNSTATED if text == b"{}" else _read_known(text, Abilities)
 
 
 def read_settings(stated: Mapping[str, Any]) -> EndpointSettings:
@@ -289,14 +288,12 @@ def find_problem(
 
 def dump(abilities: Abilities) -> dict[str, Any]:
     """Returns the members that are stated, as they are stored."""
-    found: dict[str, Any] = _prune(msgspec.to_builtins(abilities))
-    return found
+    return _prune(msgspec.to_builtins(abilities))
 
 
 def show(abilities: Abilities) -> dict[str, Any]:
     """Returns all members; null where nothing is stated."""
-    found: dict[str, Any] = _show(abilities)
-    return found
+    return _show(abilities)
 
 
 def _merge(

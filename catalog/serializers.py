@@ -250,8 +250,7 @@ class PublicEndpointSerializer(serializers.Serializer[ModelEndpoint]):
 
     def _figures(self, endpoint: ModelEndpoint) -> TrafficFigures:
         """Returns the figures of the endpoint from the context."""
-        figures: TrafficFigures = self.context["figures"].get(endpoint.pk, UNKNOWN)
-        return figures
+        return self.context["figures"].get(endpoint.pk, UNKNOWN)
 
     def get_name(self, endpoint: ModelEndpoint) -> str:
         return f"{endpoint.provider.name} | {endpoint.model.canonical_slug}"

@@ -292,8 +292,7 @@ def _remove(found: OwnInspection, made: _Made) -> None:
 
 def _find_provider(organization: Organization, base_url: str) -> PrivateProvider | None:
     rows = PrivateProvider.objects.for_organization(organization.pk)
-    found: PrivateProvider | None = rows.filter(base_url__in=[base_url, f"{base_url}/v1"]).first()
-    return found
+    return rows.filter(base_url__in=[base_url, f"{base_url}/v1"]).first()
 
 
 def _find_credential(
@@ -302,8 +301,7 @@ def _find_credential(
     if provider is None:
         return None
     rows = ByokCredential.objects.for_organization(organization.pk)
-    found: ByokCredential | None = rows.filter(provider_slug=provider.slug).first()
-    return found
+    return rows.filter(provider_slug=provider.slug).first()
 
 
 def _reveal(credential: ByokCredential) -> Secret:

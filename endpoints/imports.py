@@ -83,8 +83,7 @@ class _Row(msgspec.Struct, forbid_unknown_fields=True):
     @property
     def fallback(self) -> str | msgspec.UnsetType | None:
         stated = self.settings if isinstance(self.settings, dict) else {}
-        level: str | msgspec.UnsetType | None = stated.get("fallback", msgspec.UNSET)
-        return level
+        return stated.get("fallback", msgspec.UNSET)
 
     @property
     def own_settings(self) -> dict[str, Any]:

@@ -20,12 +20,11 @@ class RotationRefused(Unprocessable):
 
 def dependants(credential: ByokCredential) -> QuerySet[PrivateEndpoint]:
     """Returns the endpoints whose current validation used the credential."""
-    found: QuerySet[PrivateEndpoint] = (
+    return (
         PrivateEndpoint.objects.for_organization(credential.organization_id)
         .filter(validation__credential=credential)
         .select_related("model", "provider", "private_provider", "price", "validation")
     )
-    return found
 
 
 def rotate(

@@ -253,12 +253,11 @@ class PrivateEndpointViewSet(OrganizationViewSet):
         return Response({"data": {"id": str(endpoint.pk)}, "traffic": describe_end(endpoint)})
 
     def _find_deleted(self, pk: str) -> PrivateEndpoint | None:
-        found: PrivateEndpoint | None = (
+        return (
             self.queryset.filter(organization_id=self.organization_id, pk=parse_uuid(pk))
             .exclude(deleted_at=None)
             .first()
         )
-        return found
 
     @operation(
         "validatePrivateEndpoint",
@@ -401,10 +400,9 @@ class PrivateProviderViewSet(CreatingViewSet):
         Its slug is what `provider_slug` of a private endpoint, `provider` of a BYOK key, and
         `provider.order`, `only` and `ignore` of a request take.
         """
-        made: PrivateProvider = PrivateProvider.objects.create_provider(
+        return PrivateProvider.objects.create_provider(
             organization_id=self.organization_id, **fields
         )
-        return made
 
     retrieve = make_retrieve(
         "getPrivateProvider", ProviderResponseSerializer, "Shows a private provider."

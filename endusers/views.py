@@ -48,8 +48,7 @@ class EndUserFilters(StrictFilterSet):
     def filter_queryset(self, queryset: QuerySet[EndUser]) -> QuerySet[EndUser]:
         if self.form.cleaned_data["is_active"] is not None:
             self.form.cleaned_data["include_inactive"] = True
-        found: QuerySet[EndUser] = super().filter_queryset(queryset)
-        return found
+        return super().filter_queryset(queryset)
 
 
 class ExternalUserFilters(EndUserFilters):
@@ -75,8 +74,7 @@ class EndUserViewSet(CreatingViewSet):
         # The server replaces bytes that are not UTF-8 with U+FFFD, which would name another user.
         if not is_utf8_path(getattr(self.request._request, "scope", {}).get("raw_path", b"")):
             raise EndUserNotFound
-        end_user: EndUser = super().get_object()
-        return end_user
+        return super().get_object()
 
     list = make_list(
         "listEndUsers",

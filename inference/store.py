@@ -219,8 +219,7 @@ async def _find_owner(driver: DriverConnection, context: str | None) -> UUID | N
         )
     except (Away, Locked, Canceled, Rejected):
         return None
-    owner: UUID | None = rows[0][0] if rows else None
-    return owner
+    return rows[0][0] if rows else None
 
 
 def find_lock_ms(usual: float) -> int:

@@ -149,7 +149,6 @@ class PresetAdmin(ConsoleAdmin):
 def _store(request: HttpRequest, workspace: Any, slug: str, body: str) -> Preset:
     """Stores a version of a preset from the text of a form; raises :class:`InvalidRequest`."""
     config, system_prompt = read_preset("chat/completions", body.encode())
-    preset: Preset = Preset.objects.store_version(
+    return Preset.objects.store_version(
         workspace, slug, config=config, system_prompt=system_prompt, by=actor_of(request)
     )
-    return preset

@@ -140,5 +140,4 @@ def owner_of(obj: Any) -> LimitOwner:
     """Returns whose limits those of an object are."""
     if isinstance(obj, Organization):
         return LimitOwner(obj.pk)
-    owner: LimitOwner = obj.limit_owner
-    return owner
+    return obj.limit_owner

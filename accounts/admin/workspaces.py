@@ -119,13 +119,12 @@ class WorkspaceAdmin(ConsoleAdmin):
         return ", ".join(names) or "none"
 
     def create(self, request: HttpRequest, obj: Any, form: Any) -> Workspace:
-        workspace: Workspace = Workspace.objects.create_workspace(
+        return Workspace.objects.create_workspace(
             organization_id=obj.organization_id,
             name=obj.name,
             slug=obj.slug,
             created_by=actor_of(request),
         )
-        return workspace
 
     def change(self, request: HttpRequest, obj: Any, form: Any) -> None:
         stored = Workspace.objects.get(pk=obj.pk)

@@ -186,13 +186,12 @@ class DestinationAdmin(SubjectPickers):
 
     def create(self, request: HttpRequest, obj: Any, form: Any) -> BroadcastDestination:
         given = form.cleaned_data
-        destination: BroadcastDestination = BroadcastDestination.objects.create_destination(
+        return BroadcastDestination.objects.create_destination(
             given["workspace"],
             kind=given["kind"],
             receiver=given["receiver"],
             **{name: given[name] for name in _CREATED},
         )
-        return destination
 
     def change(self, request: HttpRequest, obj: Any, form: Any) -> None:
         given = form.cleaned_data

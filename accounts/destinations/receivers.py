@@ -52,8 +52,7 @@ def host_of(url: str) -> str:
 
 def read_headers(secret: Secret) -> dict[str, str]:
     """Returns the headers of a secret that :meth:`Receiver.secret` made."""
-    headers: dict[str, str] = json.loads(secret.reveal())
-    return headers
+    return json.loads(secret.reveal())
 
 
 def read_receiver(

@@ -94,5 +94,4 @@ def describe_row(row: Any, context: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the rate limits of a key, workspace or end user."""
     owner = row.limit_owner
     found = context.get("rate_limits")
-    limits: dict[str, Any] = (found or RateLimit.objects.describe([owner]))[owner]
-    return limits
+    return (found or RateLimit.objects.describe([owner]))[owner]

@@ -54,14 +54,13 @@ class ByokViewSet(CreatingViewSet):
     @creates("createBYOKKey", CreateByokSerializer, ByokResponseSerializer, (404, 422))
     def create(self, fields: dict[str, Any]) -> ByokCredential:
         """Stores a credential, encrypted, for one workspace of the organization."""
-        credential: ByokCredential = ByokCredential.objects.create_credential(
+        return ByokCredential.objects.create_credential(
             organization=Organization.objects.get(pk=self.organization_id),
             workspace=workspace_for(self.organization_id, fields.pop("workspace_id", None)),
             provider_slug=fields.pop("provider"),
             secret=fields.pop("key"),
             **fields,
         )
-        return credential
 
     retrieve = make_retrieve(
         "getBYOKKey", ByokResponseSerializer, "Shows a credential without its secret."

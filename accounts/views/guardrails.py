@@ -93,8 +93,7 @@ class GuardrailViewSet(CreatingViewSet):
         To limit a whole workspace, change its default guardrail instead.
         """
         workspace = workspace_for(self.organization_id, fields.pop("workspace_id", None))
-        guardrail: Guardrail = Guardrail.objects.create_guardrail(workspace=workspace, **fields)
-        return guardrail
+        return Guardrail.objects.create_guardrail(workspace=workspace, **fields)
 
     retrieve = make_retrieve("getGuardrail", GuardrailResponseSerializer, "Shows a guardrail.")
 
@@ -181,8 +180,7 @@ class GuardrailViewSet(CreatingViewSet):
 
     def _find_keys(self, hashes: Collection[str]) -> Collection[ApiKey]:
         keys = ApiKey.objects.for_organization(self.organization_id).for_inference().current()
-        found: Collection[ApiKey] = keys.find_all(hashes)
-        return found
+        return keys.find_all(hashes)
 
     def _find_members(self, ids: Collection[str]) -> Collection[Member]:
         return Member.objects.for_organization(self.organization_id).find_all(ids)

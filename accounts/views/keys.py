@@ -106,13 +106,12 @@ class KeyViewSet(CreatingViewSet):
             members = Member.objects.for_organization(self.organization_id)
             [creator] = members.find_all([str(creator_id)])
         asking = cast(ApiKey, self.request.auth)
-        made: tuple[ApiKey, Secret] = ApiKey.objects.create_key(
+        return ApiKey.objects.create_key(
             workspace=workspace,
             creator=creator,
             issued_by_operator=asking.issued_by_operator,
             **fields,
         )
-        return made
 
     retrieve = make_retrieve(
         "getKey", KeyResponseSerializer, "Shows a key by its hash, with its usage."

@@ -65,12 +65,11 @@ class WebhookViewSet(CreatingViewSet):
         return Response({"data": self.get_serializer(webhook).data, "secret": shown}, 201)
 
     def _create(self, fields: dict[str, Any]) -> tuple[Subscription, Secret | None]:
-        made: tuple[Subscription, Secret | None] = Subscription.objects.create_subscription(
+        return Subscription.objects.create_subscription(
             organization=Organization.objects.get(pk=self.organization_id),
             form=fields.pop("form", Subscription.Form.WEBHOOK),
             **fields,
         )
-        return made
 
     retrieve = make_retrieve(
         "getWebhook", WebhookResponseSerializer, "Shows a webhook without its secret."

@@ -65,8 +65,7 @@ class WorkspaceViewSet(CreatingViewSet):
         """Returns the workspace that the path names by its id or its slug."""
         # A slug never looks like an id.
         self.lookup_field = "slug" if parse_uuid(self.kwargs["workspace_ref"]) is None else "pk"
-        workspace: Workspace = super().get_object()
-        return workspace
+        return super().get_object()
 
     list = make_list(
         "listWorkspaces", WorkspaceListSerializer, "Lists the workspaces, oldest first."
@@ -75,10 +74,9 @@ class WorkspaceViewSet(CreatingViewSet):
     @creates("createWorkspace", CreateWorkspaceSerializer, WorkspaceResponseSerializer, (404, 422))
     def create(self, fields: dict[str, Any]) -> Workspace:
         """Creates a workspace. Paths name it by its id or its slug."""
-        workspace: Workspace = Workspace.objects.create_workspace(
+        return Workspace.objects.create_workspace(
             organization_id=self.organization_id, created_by=self.actor, **fields
         )
-        return workspace
 
     retrieve = make_retrieve("getWorkspace", WorkspaceResponseSerializer, "Shows a workspace.")
 

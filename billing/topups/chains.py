@@ -66,8 +66,7 @@ class Token:
     @property
     def units_per_micro(self) -> int:
         """Returns the base units of 10⁻⁶ token; whole, because decimals are at least 6."""
-        units: int = 10 ** (self.decimals - 6)
-        return units
+        return 10 ** (self.decimals - 6)
 
     def units_of(self, usd_cents: int) -> int:
         """Returns an amount in cents as base units."""

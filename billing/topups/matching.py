@@ -149,12 +149,11 @@ def _are_of_several_organizations(top_ups: list[TopUp]) -> bool:
 
 def _lock_top_up(deposit: Deposit) -> TopUp | None:
     """Returns the deposit's top-up, locked, or ``None`` when it has none in review."""
-    found: TopUp | None = (
+    return (
         TopUp.objects.filter(pk=deposit.top_up_id, status=TopUp.Status.REVIEW)
         .select_for_update(no_key=True)
         .first()
     )
-    return found
 
 
 def _close_review_when_done(top_up: TopUp | None) -> None:

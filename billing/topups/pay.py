@@ -58,8 +58,7 @@ def _read_only_page(
 
     policed: Any = csp_replace(_PAGE_POLICY)(respond)  # type: ignore[arg-type]
     # The page writes nothing, and a POST must be refused as 405, not for a missing CSRF token.
-    exempt: Callable[..., HttpResponse] = csrf_exempt(policed)
-    return exempt
+    return csrf_exempt(policed)
 
 
 @_read_only_page

@@ -160,8 +160,7 @@ def release_amounts(chain_id: int, read_until: datetime) -> int:
     if Deposit.objects.received().filter(chain_id=chain_id).exists():
         return 0
     rows = TopUp.objects.filter(chain_id=chain_id, is_reserved=True, payable_until__lt=read_until)
-    freed: int = rows.update(is_reserved=False, updated_at=clock.now())
-    return freed
+    return rows.update(is_reserved=False, updated_at=clock.now())
 
 
 def mark_unconfirmed(chain: Chain, node: Node, state: ChainState) -> int | None:

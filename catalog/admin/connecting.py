@@ -144,8 +144,7 @@ def connect(page: Any, request: HttpRequest) -> HttpResponse:
     count = f"{len(made.models)} model{'' if len(made.models) == 1 else 's'}"
     text = " ".join((f"{made.provider} is connected with {count}.", *found.notes))
     page.message_user(request, text, messages.SUCCESS)
-    answer: HttpResponse = page.redirect(request, _find_page(made, owner))
-    return answer
+    return page.redirect(request, _find_page(made, owner))
 
 
 def _refuse_by_rule(file: BulkFile) -> str:

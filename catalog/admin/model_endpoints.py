@@ -203,7 +203,7 @@ class ModelEndpointAdmin(CatalogueAdmin):
         obj.price = PriceVersion.of(subject_id=obj.pk, price=form.price)
         obj.price.save(force_insert=True)
         obj.save(force_insert=True)
-        return obj  # type: ignore[no-any-return]
+        return obj
 
     def describe_form(self, form: Any) -> list[Any]:
         """Returns the changed rates per million tokens with their percents, then the rest."""

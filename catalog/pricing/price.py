@@ -296,8 +296,7 @@ def round_scaled(amount: int, scale: int, *, round_up: bool = False) -> int:
     if not amount:
         return 0
     if scale <= _NANO_DIGITS:
-        raised: int = amount * 10 ** (_NANO_DIGITS - scale)
-        return raised
+        return amount * 10 ** (_NANO_DIGITS - scale)
     divisor: int = 10 ** (scale - _NANO_DIGITS)
     if round_up:
         return -(-amount // divisor)

@@ -141,8 +141,7 @@ def _missing_providers(proposal: CatalogProposal) -> list[Any]:
     [row] = proposal.content["endpoints"]
     stored = Provider.objects.filter(slug=row["provider"]).first()
     if stored is None:
-        rows: list[Any] = proposal.content["providers"]
-        return rows
+        return proposal.content["providers"]
     if not stored.is_listed:
         raise CatalogMoved
     return []

@@ -231,14 +231,13 @@ def operation(
     name: str, request: Any, response: Any, statuses: Sequence[int] = (), **options: Any
 ) -> Callable[[_Method], _Method]:
     """Documents an operation: its ID, the shapes of its bodies, and the statuses of its errors."""
-    found: Callable[[_Method], _Method] = extend_schema(
+    return extend_schema(
         operation_id=name,
         request=request,
         responses=response,
         extensions=errors(*statuses),
         **options,
     )
-    return found
 
 
 def creation(

@@ -23,8 +23,7 @@ class OffsetPagination(LimitOffsetPagination):
         return self.default_limit if limit is None else limit
 
     def get_offset(self, request: Request) -> int:
-        offset: int = read_parameter(request, "offset", OffsetParameter())
-        return offset
+        return read_parameter(request, "offset", OffsetParameter())
 
     def get_paginated_response(self, data: Any) -> Response:
         return Response({"data": data, "total_count": self.count})

@@ -203,8 +203,7 @@ def actor_of(request: HttpRequest) -> str:
     user: Any = request.user
     if user is None or not user.is_authenticated:
         return ""
-    actor: str = getattr(user, "actor", "") or f"operator {user.get_username()}"
-    return actor
+    return getattr(user, "actor", "") or f"operator {user.get_username()}"
 
 
 def _action_of(request: HttpRequest) -> str:

@@ -109,8 +109,7 @@ RETURN NULL;"""  # noqa: S608 - the parts are names of columns and tables
 
 def kind_of(model: Any) -> str:
     """Returns the name of a model's table in audit entries, such as ``accounts.apikey``."""
-    label: str = model._meta.concrete_model._meta.label_lower
-    return label
+    return model._meta.concrete_model._meta.label_lower
 
 
 @cache

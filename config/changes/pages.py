@@ -155,7 +155,7 @@ class GuardedPage:
         found = self.describe_form(form)
         name = f"{self.opts.app_label}.{'change' if change else 'add'}_{self.opts.model_name}"
         if change:
-            return self.make_proposal(  # type: ignore[no-any-return]
+            return self.make_proposal(
                 form.instance,
                 kind,
                 FORM,
@@ -267,7 +267,7 @@ class GuardedPage:
 
     def may_apply_change(self: Any, request: HttpRequest, operation: str, target: Any) -> bool:
         if (own := self.other_operations.get(operation)) is not None:
-            return own.may_apply(self, request, target)  # type: ignore[no-any-return]
+            return own.may_apply(self, request, target)
         if operation == FORM:
             if target is None:
                 return bool(self.has_add_permission(request))
@@ -292,9 +292,9 @@ class GuardedPage:
     def apply_change(self: Any, request: HttpRequest, change_set: ChangeSet, target: Any) -> str:
         """Does the operation of a change set, and says what was done."""
         if (own := self.other_operations.get(change_set.operation)) is not None:
-            return own.apply(self, request, change_set, target)  # type: ignore[no-any-return]
+            return own.apply(self, request, change_set, target)
         if change_set.operation == FORM:
-            return self._apply_form(request, change_set, target)  # type: ignore[no-any-return]
+            return self._apply_form(request, change_set, target)
         if change_set.operation == DELETE:
             target.delete()
             return "It is deleted."

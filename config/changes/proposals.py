@@ -112,8 +112,7 @@ def read_sealed(change_set: ChangeSet) -> dict[str, Any]:
     if change_set.sealed_arguments is None:
         return {}
     blob = bytes(change_set.sealed_arguments)
-    found: dict[str, Any] = json.loads(secrets.unseal_bytes(blob, associated=change_set.associated))
-    return found
+    return json.loads(secrets.unseal_bytes(blob, associated=change_set.associated))
 
 
 def read_state(row: models.Model) -> dict[str, str]:

@@ -287,7 +287,7 @@ def _propose(
 ) -> Proposal:
     """Returns the proposal of an action; ``form`` is its dialog, or ``None`` for one of a list."""
     arguments, sealed = ({}, {}) if form is None else split_data(form)
-    proposal: Proposal = page.make_proposal(
+    return page.make_proposal(
         obj,
         kind,
         operation,
@@ -297,7 +297,6 @@ def _propose(
         changes=(four_eyes.describe or describe_deletion)(obj, form),
         outcome="delete" if four_eyes.describe is None else "update",
     )
-    return proposal
 
 
 def bulk_action(

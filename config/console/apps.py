@@ -25,8 +25,7 @@ _CAPITALS: Final = {
 def _check_perimeter(**options: Any) -> list[checks.CheckMessage]:
     """Loads the console's perimeter when `check --deploy` asks, and not with every command."""
     name = "config.console.perimeter.check_perimeter"
-    found: list[checks.CheckMessage] = import_string(name)(**options)
-    return found
+    return import_string(name)(**options)
 
 
 class ConsoleConfig(SimpleAdminConfig):
@@ -90,5 +89,4 @@ def name_column(attribute: str) -> str:
 def _check_pages(**options: Any) -> list[checks.CheckMessage]:
     """Runs Django's checks of the console's pages, which no other check may have loaded yet."""
     discover_pages()
-    found: list[checks.CheckMessage] = check_admin_app(**options)
-    return found
+    return check_admin_app(**options)

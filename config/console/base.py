@@ -197,8 +197,7 @@ class StrictList(GuardedPage, ModelAdmin):
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ConsoleChangeList]:
         # A page beside the list may show its rows in another way.
-        found: type[ConsoleChangeList] = getattr(request, "list_class", ConsoleChangeList)
-        return found
+        return getattr(request, "list_class", ConsoleChangeList)
 
     def get_urls(self) -> list[Any]:
         name, wrap = f"{self.opts.app_label}_{self.opts.model_name}", self.admin_site.admin_view
@@ -273,10 +272,7 @@ class StrictList(GuardedPage, ModelAdmin):
     def redirect_to_index(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Redirects to the first page with the message that the object does not exist."""
         admin: Any = self
-        response: HttpResponse = admin._get_obj_does_not_exist_redirect(
-            request, self.opts, object_id
-        )
-        return response
+        return admin._get_obj_does_not_exist_redirect(request, self.opts, object_id)
 
     def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
         """Writes nothing: the triggers of the audit log record every change."""

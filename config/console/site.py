@@ -91,8 +91,7 @@ class ConsoleSite(AdminSite):
     def autocomplete_view(self, request: HttpRequest) -> HttpResponse:
         if NOT_STORABLE.search(request.GET.get("term", "")):
             raise BadRequest("The search term must not contain a NUL character.")
-        response: HttpResponse = super().autocomplete_view(request)
-        return response
+        return super().autocomplete_view(request)
 
     def search(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
@@ -150,8 +149,7 @@ class ConsoleSite(AdminSite):
     ) -> HttpResponse:
         if request.method == "POST" and request.user.is_authenticated:
             _record(events.SIGNED_OUT, request)
-        response: HttpResponse = super().logout(request, extra_context)
-        return response
+        return super().logout(request, extra_context)
 
     def password_change(  # type: ignore[override]
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None

@@ -223,8 +223,7 @@ def _propose(page: Any, request: HttpRequest, upload: Upload, kind: ChangeKind) 
         state={_PLAN: seen},
         changes=plan.rows,
     )
-    answer: HttpResponse = page.propose(request, proposal)
-    return answer
+    return page.propose(request, proposal)
 
 
 def _read_plan(
@@ -235,10 +234,7 @@ def _read_plan(
 
 def _apply_proposed(page: Any, request: HttpRequest, change_set: ChangeSet, target: Any) -> str:
     action = f"{change_set}, proposed by {change_set.proposed_by}"
-    text: str = page.bulk_file.apply(
-        _read_proposed(change_set), by=actor_of(request), action=action
-    )
-    return text
+    return page.bulk_file.apply(_read_proposed(change_set), by=actor_of(request), action=action)
 
 
 IMPORTING: Final = PageOperation(

@@ -106,10 +106,7 @@ class DirectConnection:
                 if lock_ms is not None and lock_ms != self._lock_ms:
                     await self._connection.execute(f"SET lock_timeout = {lock_ms}")
                     self._lock_ms = lock_ms
-                rows: list[Sequence[Any]] = await self._connection.fetch(
-                    statement.text, *parameters
-                )
-                return rows
+                return await self._connection.fetch(statement.text, *parameters)
         except _LOCKED as exc:
             raise Locked(exc.context) from None
         except asyncpg.QueryCanceledError as exc:

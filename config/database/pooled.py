@@ -166,8 +166,7 @@ class PooledConnection:
             return []
         transformer = Transformer(self._connection)
         transformer.set_pgresult(last)
-        rows: list[Sequence[Any]] = transformer.load_rows(0, last.ntuples, tuple)
-        return rows
+        return transformer.load_rows(0, last.ntuples, tuple)
 
     async def _receive(self) -> list[psycopg.pq.abc.PGresult]:
         pgconn = self._pgconn

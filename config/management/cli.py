@@ -59,8 +59,7 @@ def _prepare(command: BaseCommand, *, names_database: bool) -> None:
         if names_database:
             stream = options.get("stderr") or sys.stderr
             stream.write(f"Database: {describe_database(settings.DATABASES['default'])}\n")
-        result: str | None = execute(*args, **{**options, "skip_checks": True})
-        return result
+        return execute(*args, **{**options, "skip_checks": True})
 
     command.execute = prepare_and_execute  # type: ignore[method-assign]
 

@@ -197,8 +197,7 @@ def read_now() -> datetime:
     with connection.cursor() as cursor:
         cursor.execute("SELECT now()")
         [now] = cursor.fetchone()
-    moment: datetime = now
-    return moment
+    return now
 
 
 def _make(partitioning: Partitioning, begin: datetime, end: datetime) -> int:

@@ -45,6 +45,5 @@ class ProbeMiddleware:
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         if request.path in _PROBES:
-            response: HttpResponseBase = resolve(request.path).func(request)
-            return response
+            return resolve(request.path).func(request)
         return self._get_response(request)

@@ -38,8 +38,7 @@ RATES: Final = ("prompt", "completion", "cache_read", "cache_write")
 def _find_endpoint(dialog: Dialog) -> PrivateEndpoint | None:
     """Returns the endpoint of a dialog, if there is one that is not deleted."""
     rows = PrivateEndpoint.objects.filter(pk=parse_uuid(dialog.object_id), deleted_at=None)
-    found: PrivateEndpoint | None = rows.select_related("provider", "private_provider").first()
-    return found
+    return rows.select_related("provider", "private_provider").first()
 
 
 def _count(least: int, most: int, text: str, default: str) -> forms.IntegerField:

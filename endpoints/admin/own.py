@@ -132,8 +132,7 @@ class PrivateProviderAdmin(ConsoleAdmin):
 
     def create(self, request: HttpRequest, obj: Any, form: Any) -> PrivateProvider:
         create = PrivateProvider.objects.create_provider
-        made: PrivateProvider = create(organization_id=obj.organization_id, **form.members)
-        return made
+        return create(organization_id=obj.organization_id, **form.members)
 
     def change(self, request: HttpRequest, obj: Any, form: Any) -> None:
         PrivateProvider.objects.get(pk=obj.pk).edit(**form.members)

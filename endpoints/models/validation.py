@@ -216,8 +216,7 @@ class Validation(BaseModel):
     @property
     def operations(self) -> Mapping[str, str] | None:
         """Returns the proof of each operation that was tried; ``None`` of an earlier release."""
-        found: Mapping[str, str] | None = self.evidence.get("operations")
-        return found
+        return self.evidence.get("operations")
 
     def complete_bound(self, stated: TokenBound) -> TokenBound:
         """Returns the bounds that an owner states, and those that the answers have shown."""

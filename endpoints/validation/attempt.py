@@ -148,8 +148,7 @@ def _require_host(
 def _is_in_use(host: str, organization_id: uuid.UUID, credential: ByokCredential) -> bool:
     """Returns whether an active endpoint was validated at the host with the credential."""
     active = PrivateEndpoint.objects.for_organization(organization_id).routable()
-    found: bool = active.filter(validation__credential=credential, validation__host=host).exists()
-    return found
+    return active.filter(validation__credential=credential, validation__host=host).exists()
 
 
 def _find_credential(

@@ -69,7 +69,7 @@ def show_live(page: Any, request: HttpRequest) -> HttpResponse:
         response.template_name = "admin/inference/live.html"
         # The header shows the title of this page, and no actions of the list.
         response.context_data |= {"opts": None, "actions_list": []}
-    return response  # type: ignore[no-any-return]
+    return response
 
 
 def answer_rows(page: Any, request: HttpRequest) -> HttpResponse:

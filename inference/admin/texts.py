@@ -38,8 +38,7 @@ def read_text(page: Any, request: HttpRequest, object_id: str) -> HttpResponse:
     """Shows the stored text of a generation, once a reason is given."""
     generation = page.get_object(request, unquote(object_id))
     if generation is None:
-        refused: HttpResponse = page.redirect_to_index(request, object_id)
-        return refused
+        return page.redirect_to_index(request, object_id)
     form = ReadingForm(request.POST if request.method == "POST" else None)
     if not form.is_valid():
         return _render(page, request, generation, form=form)
@@ -57,8 +56,7 @@ def read_text(page: Any, request: HttpRequest, object_id: str) -> HttpResponse:
         page.message_user(
             request, "No input and output of this generation is stored.", messages.INFO
         )
-        back: HttpResponse = page.redirect(request, page.url_of(request, generation))
-        return back
+        return page.redirect(request, page.url_of(request, generation))
     return _render(page, request, generation, sides=_describe(content))
 
 

@@ -98,8 +98,7 @@ def find_due() -> list[Due]:
 def load_destination(pk: UUID) -> BroadcastDestination | None:
     """Returns a destination with its progress; ``None`` if it may not be sent to any more."""
     rows = BroadcastDestination.objects.broadcasting().select_related("progress")
-    destination: BroadcastDestination | None = rows.filter(pk=pk).first()
-    return destination
+    return rows.filter(pk=pk).first()
 
 
 def read_page(destination: BroadcastDestination, horizon: datetime) -> Page:

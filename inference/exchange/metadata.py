@@ -86,8 +86,7 @@ def shown_status(attempt: Mapping[str, Any]) -> int:
 
     The provider's own status would tell of the operator's account there.
     """
-    status: int = 502 if attempt.get("kind") == "credential" else attempt["status"]
-    return status
+    return 502 if attempt.get("kind") == "credential" else attempt["status"]
 
 
 def _name_strategy(selection: Selection, model: str | None) -> str:

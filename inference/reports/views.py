@@ -117,8 +117,7 @@ class GenerationViewSet(OrganizationViewSet):
         text = self.request.query_params.get("id")
         if text is None:
             raise ValidationError({"id": ["Is required."]})
-        generation: Generation = self.find(text)
-        return generation
+        return self.find(text)
 
     @operation("getGeneration", None, GenerationResponseSerializer, (400, 404), parameters=[_ID])
     def retrieve(self, request: Request) -> Response:

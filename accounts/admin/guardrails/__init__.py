@@ -47,8 +47,7 @@ _NAMED: Final = 20
 
 
 def shadow_of(guardrail: Guardrail) -> GuardrailShadow | None:
-    shadow: GuardrailShadow | None = getattr(guardrail, "shadow", None)
-    return shadow
+    return getattr(guardrail, "shadow", None)
 
 
 def require_shadow(guardrail: Guardrail) -> GuardrailShadow:

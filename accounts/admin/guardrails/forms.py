@@ -185,8 +185,7 @@ class _SubjectsDialog(Dialog):
     )
 
     def _find_guardrail(self) -> Guardrail | None:
-        found: Guardrail | None = Guardrail.objects.filter(pk=self.object_id).first()
-        return found
+        return Guardrail.objects.filter(pk=self.object_id).first()
 
     def _url_of(self, what: str) -> str:
         return reverse(f"admin:accounts_guardrail_{what}", args=[self.object_id])

@@ -114,8 +114,7 @@ def _meter_of(key: Any) -> Meter | None:
     """Returns the meter that the list has read, or reads it."""
     if not hasattr(key, "meter"):
         key.meter = Meter.objects.filter(pk=key.subject_id).first()
-    meter: Meter | None = key.meter
-    return meter
+    return key.meter
 
 
 def _show_preview(request: HttpRequest, key: ApiKey) -> Any:

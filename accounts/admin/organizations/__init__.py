@@ -143,8 +143,7 @@ class OrganizationColumns(ConsoleAdmin):
 
     @display(description="Last activity")
     def last_activity(self, organization: Any) -> datetime | None:
-        moment: datetime | None = getattr(organization, "used_at", None)
-        return moment
+        return getattr(organization, "used_at", None)
 
     @display(description="Status", label=_STATES)
     def state(self, organization: Organization) -> str:

@@ -314,8 +314,7 @@ def decode_usage(raw: msgspec.Raw) -> ReportedUsage | None:
     Members that no decoder takes, such as a number out of range, are left out.
     """
     try:
-        found: ReportedUsage | None = _decode_usage(raw)
-        return found
+        return _decode_usage(raw)
     except (msgspec.DecodeError, RecursionError):
         kept = {}
     try:

@@ -39,14 +39,13 @@ def list_terms(price: Price, values: Mapping[str, Any]) -> list[Change]:
 
 
 def _members_of(price: Price) -> dict[str, Any]:
-    members: dict[str, Any] = msgspec.to_builtins(
+    return msgspec.to_builtins(
         {
             name: value
             for name, value in pricing_members(price).items()
             if value is not msgspec.UNSET
         }
     )
-    return members
 
 
 def _write_text(value: Any) -> str | None:

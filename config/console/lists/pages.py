@@ -77,8 +77,7 @@ def read_time(keyset: Keyset, rows: QuerySet[Any], position: str) -> datetime | 
     at = rows.model._base_manager.using(rows.db).all()
     for backwards in (False, True):
         at = keyset.until(at, position, backwards=backwards)
-    found: datetime | None = at.values_list("created_at", flat=True).first()
-    return found
+    return at.values_list("created_at", flat=True).first()
 
 
 def _behind(keyset: Keyset, rows: QuerySet[Any], begin: str, *, backwards: bool) -> QuerySet[Any]:

@@ -13,15 +13,13 @@ from config.apps import tenant_label
 
 def tenants() -> QuerySet[Any]:
     """Returns the rows that own the rows of other models, which are the organizations."""
-    rows: QuerySet[Any] = apps.get_model(tenant_label())._default_manager.all()
-    return rows
+    return apps.get_model(tenant_label())._default_manager.all()
 
 
 def annotate_organization(rows: QuerySet[Any]) -> QuerySet[Any]:
     """Returns rows with the name that :func:`name_organization` shows, without more queries."""
     names = tenants().filter(pk=OuterRef("organization_id")).values("name")
-    named: QuerySet[Any] = rows.annotate(organization_name=Subquery(names))
-    return named
+    return rows.annotate(organization_name=Subquery(names))
 
 
 def name_organization(row: Any) -> str:

@@ -75,8 +75,7 @@ def _read_tasks(request: HttpRequest) -> tuple[list[Task], str]:
     if "tasks_waiting" not in read:
         read["tasks_waiting"] = found = _count_tasks(request)
         cache.set(_cache_key(request), (found[1], time.monotonic()), _SHOWN_SECONDS)
-    tasks: tuple[list[Task], str] = read["tasks_waiting"]
-    return tasks
+    return read["tasks_waiting"]
 
 
 def _count_tasks(request: HttpRequest) -> tuple[list[Task], str]:

@@ -115,8 +115,7 @@ def clear_limits() -> int:
     """Deletes the counters that count nothing any more; returns their number."""
     with connection.cursor() as cursor:
         cursor.execute(_CLEAR, {"seconds": _KEPT_SECONDS, "days": _FAMILIAR_DAYS})
-        count: int = cursor.rowcount
-        return count
+        return cursor.rowcount
 
 
 def clean_account(text: str) -> str:

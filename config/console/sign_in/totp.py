@@ -42,8 +42,7 @@ class OfferExpired(Exception):
 
 def device_of(user: User) -> SecondFactor | None:
     """Returns the operator's authenticator app, or ``None`` before enrolment."""
-    device: SecondFactor | None = SecondFactor.objects.filter(user=user, confirmed=True).first()
-    return device
+    return SecondFactor.objects.filter(user=user, confirmed=True).first()
 
 
 def make_offer(user: User) -> str:
@@ -107,8 +106,7 @@ def remove(user: User) -> None:
 
 def codes_left(user: User) -> int:
     """Returns the number of unused backup codes."""
-    count: int = StaticToken.objects.filter(device__user=user).count()
-    return count
+    return StaticToken.objects.filter(device__user=user).count()
 
 
 def _new_codes(user: User) -> list[str]:

@@ -49,5 +49,4 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def get_connection_params(self) -> dict[str, Any]:
         self.settings_dict.update(start_server(settings.DATA_DIR))
-        params: dict[str, Any] = super().get_connection_params()
-        return params
+        return super().get_connection_params()

@@ -90,8 +90,7 @@ class LargeWork:
         if owner not in self._running and len(waiting) == 1:
             self._turns.append(owner)
         self._begin_next()
-        result: Result = await piece.result
-        return result
+        return await piece.result
 
     def close(self) -> None:
         """Ends the threads when their present work is done; waiting work is dropped."""

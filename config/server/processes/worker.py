@@ -48,10 +48,9 @@ class WorkerServer(uvicorn.Server):
 
     def _make_protocol(self) -> asyncio.Protocol:
         make: Any = self.config.http_protocol_class
-        protocol: asyncio.Protocol = make(
+        return make(
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
-        return protocol
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for acceptor in self._acceptors:

@@ -74,8 +74,7 @@ async def run_reading(reading: Reading[Result], connection: DataPlaneConnection)
         while True:
             query = reading.send(await connection.execute(*query))
     except StopIteration as finished:
-        result: Result = finished.value
-        return result
+        return finished.value
 
 
 def read_catalog(

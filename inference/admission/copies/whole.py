@@ -120,13 +120,11 @@ def _answer(
         while True:
             statement, _ = reading.send(list(rows[statement]))
     except StopIteration as finished:
-        result: Result = finished.value
-        return result
+        return finished.value
 
 
 def _decode(text: str, row: Any) -> list[Any]:
-    found: list[Any] = msgspec.json.decode(text, type=list[row])
-    return found
+    return msgspec.json.decode(text, type=list[row])
 
 
 def _unhex(sealed: str | None) -> Any:

@@ -77,8 +77,7 @@ def _write(value: Any) -> Any:
 
 def _read_place(text: str | None) -> Place | None:
     if text is None:
-        place: Place | None = settings.ARCHIVE_PLACE
-        return place
+        return settings.ARCHIVE_PLACE
     try:
         return parse_place(text)
     except ValueError as exc:
