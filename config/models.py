@@ -84,6 +84,14 @@ class BaseModel(models.Model):
         """Saves only the named fields and ``updated_at``."""
         self.save(update_fields=[*fields, "updated_at"])
 
+    def lock_row(self, missing: type[Exception], *, no_key: bool = False) -> None:
+        """Locks the row until the transaction ends, and reads it; raises ``missing`` without it."""
+        rows = type(self)._base_manager.select_for_update(no_key=no_key)
+        try:
+            self.refresh_from_db(from_queryset=rows)
+        except type(self).DoesNotExist:
+            raise missing from None
+
 
 class StatefulModel(BaseModel):
     """A row whose ``status`` only its transition methods write."""

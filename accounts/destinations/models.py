@@ -236,12 +236,7 @@ class BroadcastDestination(BaseModel):
             self.sealed = secrets.seal(receiver.secret(), associated=self._associated)
 
     def _lock_present(self) -> None:
-        try:
-            self.refresh_from_db(
-                from_queryset=BroadcastDestination._base_manager.select_for_update()
-            )
-        except BroadcastDestination.DoesNotExist:
-            raise DestinationNotFound from None
+        self.lock_row(DestinationNotFound)
 
 
 class BroadcastProgress(models.Model):

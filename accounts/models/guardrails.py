@@ -259,12 +259,7 @@ class Guardrail(BaseModel):
     def _lock_present(self) -> Organization:
         """Locks the row and its organization, which is returned."""
         organization = Organization.objects.lock(self.organization_id)
-        try:
-            self.refresh_from_db(
-                from_queryset=Guardrail._base_manager.select_for_update(no_key=True)
-            )
-        except Guardrail.DoesNotExist:
-            raise GuardrailNotFound from None
+        self.lock_row(GuardrailNotFound, no_key=True)
         return organization
 
 
@@ -404,10 +399,7 @@ class GuardrailShadow(BaseModel):
 
     def _lock_present(self) -> None:
         self.guardrail._lock_present()
-        try:
-            self.refresh_from_db(from_queryset=GuardrailShadow.objects.select_for_update())
-        except GuardrailShadow.DoesNotExist:
-            raise ShadowNotFound from None
+        self.lock_row(ShadowNotFound)
 
 
 class KeyGuardrails(NamedTuple):

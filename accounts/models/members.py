@@ -97,12 +97,7 @@ class Member(BaseModel):
         Raises :class:`MemberNotFound` when the member was deleted meanwhile.
         """
         with transaction.atomic():
-            try:
-                self.refresh_from_db(
-                    from_queryset=Member._base_manager.select_for_update(no_key=True)
-                )
-            except Member.DoesNotExist:
-                raise MemberNotFound from None
+            self.lock_row(MemberNotFound, no_key=True)
             if self.deleted_at is not None:
                 raise MemberNotFound
             return write_fields(self, changes)

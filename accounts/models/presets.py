@@ -185,10 +185,7 @@ class Preset(StatefulModel):
         self.save_fields("designated_version")
 
     def _lock_present(self) -> None:
-        try:
-            self.lock()
-        except Preset.DoesNotExist:
-            raise PresetNotFound from None
+        self.lock_row(PresetNotFound)
 
 
 class PresetVersion(BaseModel):

@@ -369,11 +369,7 @@ class Subscription(SealedReceiver):
         self.save_fields("failures", "failing_since", "retry_at", "mean_ms")
 
     def _lock_present(self) -> None:
-        rows = Subscription._base_manager.select_for_update(no_key=True)
-        try:
-            self.refresh_from_db(from_queryset=rows)
-        except Subscription.DoesNotExist:
-            raise SubscriptionNotFound from None
+        self.lock_row(SubscriptionNotFound, no_key=True)
 
 
 class DeliveryQuerySet(OwnedQuerySet["Delivery"]):
