@@ -338,7 +338,7 @@ REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": ["accounts.authentication.KeyAuthentication"],
     "DEFAULT_PERMISSION_CLASSES": ["accounts.authentication.DenyAll"],
     "DEFAULT_PARSER_CLASSES": ["config.api.parsing.StrictJSONParser"],
-    "DEFAULT_RENDERER_CLASSES": ["config.api.parsing.JSONRenderer"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_SCHEMA_CLASS": "config.api.openapi.Schema",
     "EXCEPTION_HANDLER": "config.api.handler.handle_exception",
     "UNAUTHENTICATED_USER": None,

@@ -377,7 +377,6 @@ class PrivateProviderViewSet(CreatingViewSet):
     serializer_class = PrivateProviderSerializer
     pagination_class = WholeList
     lookup_field = "slug"
-    lookup_value_regex = "[^/]+"
     not_found = PrivateProviderNotFound
     schema_tag = "private-providers"
 

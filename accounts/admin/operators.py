@@ -45,7 +45,6 @@ class OperatorAdmin(StrictList, DjangoUserAdmin, ModelAdmin):  # type: ignore[ty
         change_password_form = AdminPasswordChangeForm
     list_display = ("username", "email", "is_active", "is_staff", "is_superuser", "last_login")
     list_filter = ("is_active", "is_superuser", "groups")
-    show_full_result_count = False
     deletion_guard = FourEyes((ChangeKind.DELETIONS,))
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:

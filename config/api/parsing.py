@@ -1,4 +1,4 @@
-"""Parses request bodies and renders responses, in strict JSON only."""
+"""Parses request bodies, in strict JSON only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final, NoReturn
 
 from django.conf import settings
-from rest_framework import renderers
 from rest_framework.exceptions import ParseError
 from rest_framework.parsers import BaseParser
 
@@ -16,12 +15,6 @@ from config.api.errors import PayloadTooLarge
 from config.api.text import CONTROL_CHARACTERS
 
 MAX_DEPTH: Final = 32
-
-
-class JSONRenderer(renderers.JSONRenderer):
-    """Renders JSON; a request whose ``Accept`` excludes JSON is refused."""
-
-    ensure_ascii = False
 
 
 class StrictJSONParser(BaseParser):

@@ -169,7 +169,6 @@ class ChangeRuleAdmin(ConsoleAdmin):
     is_read_only = True
     list_display = ("name", "demand", "covers")
     list_display_links = ("name",)
-    search_fields = ()
     uuid_search_fields = ()
     sortable_by = ()
     ordering = ("kind",)

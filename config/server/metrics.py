@@ -115,8 +115,6 @@ def metrics(request: HttpRequest) -> HttpResponse:
 class MetricsListener(ThreadingHTTPServer):
     """The listener on ``METRICS_PORT``, in threads of a process."""
 
-    daemon_threads = True
-
     def __init__(self, host: str, port: int) -> None:
         """Binds the port; raises ``OSError``."""
         if ":" in host:

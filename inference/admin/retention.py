@@ -44,7 +44,6 @@ class DepartureAdmin(ConsoleAdmin):
     list_display = ("left_at", "kind", "begin", "end", "rows", "files_count")
     list_display_links = ("left_at",)
     list_filter = ("kind",)
-    search_fields = ()
     ordering = ("-id",)
     sortable_by = ()
     list_before_template = "admin/inference/partitions.html"
