@@ -24,7 +24,7 @@ import sys
 import termios
 from collections import deque
 from functools import lru_cache
-from typing import Any, Final, Literal, Protocol
+from typing import Any, ClassVar, Final, Literal, Self
 from urllib.parse import unquote
 
 import httptools
@@ -42,14 +42,18 @@ from config.api.errors import (
     TooManyRequests,
     Unavailable,
 )
+from config.server.bodies import largest_file_body
 from config.server.connections.cycle import Cycle
-from config.server.connections.refusals import ClosingReason, render_refusal
-from config.server.connections.registry import WorkerConnections
-from config.server.connections.table import BodyClock, ConnectionGroup
+from config.server.connections.open_files import fitting_connections
+from config.server.connections.peers import Proxies
+from config.server.connections.refusals import ClosingReason, Refusals, render_refusal
+from config.server.connections.table import (
+    BodyClock,
+    ConnectionGroup,
+    ConnectionTable,
+    DeadlineQueue,
+)
 from config.server.readiness import readiness
-
-MAX_HEADER_BYTES: Final = 65_536
-MAX_HEADERS: Final = 100
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -71,6 +75,67 @@ _STRANGER_CHECKS: Final = 4
 MAX_WAITING_REQUESTS: Final = 8
 _WAITING_REQUEST_BYTES: Final = 4_096
 _SOON: Final = {"Retry-After": "1"}
+# After the last response, a caller may be silent for so long, send for so long, and send so much
+# more than the largest body.
+_SILENCE_SECONDS: Final = 2.0
+_ENDING_SECONDS: Final = 10.0
+_ENDING_BYTES: Final = 4 * 1024 * 1024
+# Connections beyond the limits that wait for their callers to read the refusal.
+_MAX_REFUSED: Final = 256
+
+
+class WorkerConnections:
+    """The shared state of a worker's connections."""
+
+    _KEY: ClassVar = "causeway.connections"
+
+    @classmethod
+    def of(
+        cls, state: dict[str, Any], loop: asyncio.AbstractEventLoop, *, keep_alive: float
+    ) -> Self:
+        """Returns the one of a server, whose state all its connections share."""
+        found: Self | None = state.get(cls._KEY)
+        if found is None:
+            found = state[cls._KEY] = cls(loop, keep_alive=keep_alive)
+        return found
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, keep_alive: float) -> None:
+        """Keeps a connection between two requests for ``keep_alive`` seconds."""
+        self._loop = loop
+        self.refusals = Refusals()
+        self.table = ConnectionTable(
+            limit=fitting_connections(settings.MAX_CONNECTIONS),
+            limit_per_address=settings.MAX_CONNECTIONS_PER_ADDRESS,
+            proxies=Proxies(settings.FORWARDED_ALLOW_IPS),
+        )
+        self.most_discarded = largest_file_body() + _ENDING_BYTES
+        self.heads: DeadlineQueue[BoundedParser] = DeadlineQueue(
+            loop, settings.REQUEST_HEAD_TIMEOUT, lambda connection: connection.expire_head()
+        )
+        self.resting: DeadlineQueue[Any] = DeadlineQueue(
+            loop, keep_alive, lambda connection: connection.expire_rest()
+        )
+        self.endings: DeadlineQueue[HttpProtocol] = DeadlineQueue(
+            loop, _SILENCE_SECONDS, lambda connection: connection.expire_ending()
+        )
+
+    def may_refuse_another(self) -> bool:
+        """Returns whether one more connection beyond the limits may wait to read its refusal."""
+        return len(self.endings) < _MAX_REFUSED
+
+    def start_ending(self, connection: HttpProtocol) -> None:
+        """Gives a caller time to read its last response."""
+        connection.ends_at = self._loop.time() + _ENDING_SECONDS
+        self.endings.start(connection)
+
+    def continue_ending(self, connection: HttpProtocol) -> None:
+        """Gives a caller that still sends more time, up to the end of the whole time."""
+        if self._loop.time() < connection.ends_at:
+            self.endings.start(connection)
+
+
+MAX_HEADER_BYTES: Final = 65_536
+MAX_HEADERS: Final = 100
 
 
 class Fault(Exception):
@@ -335,27 +400,13 @@ def _has_body(headers: Headers) -> bool:
     )
 
 
-class Response(Protocol):
-    """The connection of a response, as the watch sees it."""
-
-    transport: asyncio.Transport
-    loop: asyncio.AbstractEventLoop
-    is_recognized: bool
-
-    def is_responding(self) -> bool:
-        """Returns whether a response has begun and has not ended."""
-
-    def end_stuck(self) -> None:
-        """Closes the connection."""
-
-
 class UnreadWatch:
     """Checks whether the caller of one connection reads what waits for it."""
 
     __slots__ = ("_connection", "_timer", "checks")
 
-    def __init__(self, connection: Response) -> None:
-        self._connection: Response | None = connection
+    def __init__(self, connection: HttpProtocol) -> None:
+        self._connection: HttpProtocol | None = connection
         self._timer: asyncio.TimerHandle | None = None
         # How often the caller was looked at since its request began.
         self.checks = 0
