@@ -20,7 +20,7 @@ from tests.support import embedded  # noqa: F401
 
 # A fault may let a test wait for ever.
 _TEST_SECONDS: Final = 180
-_RUN_SECONDS: Final = 900
+_RUN_SECONDS: Final = 400
 _FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
 
 

@@ -13,6 +13,13 @@ from config.api.errors import TooManyRequests
 from config.server.load.large_work import LargeWork
 
 
+class Gate(threading.Event):
+    """What work waits for; it waits no longer than a test takes, so that a failed one ends."""
+
+    def wait(self, timeout: float | None = 30.0) -> bool:
+        return super().wait(timeout)
+
+
 def run(scenario: Callable[[LargeWork], Awaitable[None]]) -> None:
     async def scene() -> None:
         work = LargeWork("test")
@@ -38,7 +45,7 @@ def test_work_returns_its_result_or_raises_its_error() -> None:
 
 def test_the_work_of_another_organization_does_not_wait() -> None:
     async def scenario(work: LargeWork) -> None:
-        gate = threading.Event()
+        gate = Gate()
         blocked = [asyncio.create_task(work.run("many", gate.wait)) for _ in range(5)]
         await asyncio.sleep(0)
         assert await work.run("other", int, "5") == 5
@@ -51,7 +58,7 @@ def test_the_work_of_another_organization_does_not_wait() -> None:
 
 def test_organizations_take_turns() -> None:
     async def scenario(work: LargeWork) -> None:
-        gate = threading.Event()
+        gate = Gate()
         order: list[str] = []
         # Both threads are taken by others.
         others = [asyncio.create_task(work.run(name, gate.wait)) for name in ("x", "y")]
@@ -71,7 +78,7 @@ def test_organizations_take_turns() -> None:
 
 def test_an_organization_with_64_waiting_pieces_is_refused_until_one_begins() -> None:
     async def scenario(work: LargeWork) -> None:
-        gate = threading.Event()
+        gate = Gate()
         tasks = [asyncio.create_task(work.run("many", gate.wait)) for _ in range(65)]
         await asyncio.sleep(0)
         before = refusals()
@@ -90,7 +97,7 @@ def test_an_organization_with_64_waiting_pieces_is_refused_until_one_begins() ->
 
 def test_cancelled_work_never_begins_and_its_turn_passes_on() -> None:
     async def scenario(work: LargeWork) -> None:
-        gate = threading.Event()
+        gate = Gate()
         begun: list[str] = []
         running = asyncio.create_task(work.run("a", gate.wait))
         cancelled = asyncio.create_task(work.run("a", begun.append, "cancelled"))
@@ -112,7 +119,7 @@ def test_scratch_is_counted_while_the_work_runs() -> None:
     async def scenario() -> None:
         counted: list[int] = []
         work = LargeWork("test", counted.append)
-        gate = threading.Event()
+        gate = Gate()
         running = asyncio.create_task(work.run("a", gate.wait, scratch=7))
         waiting = asyncio.create_task(work.run("a", int, scratch=5))
         dropped = asyncio.create_task(work.run("a", int, scratch=3))
