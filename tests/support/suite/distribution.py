@@ -65,14 +65,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Units | None
 
 def estimate(tests: Iterable[str], selection: Selection) -> Mapping[str, float]:
     """Returns about how many seconds each module or undivided room lasts."""
-    dear = selection.rules.dear
     seconds: dict[str, float] = defaultdict(float)
     for test in tests:
-        function = function_of(test)
-        cost = dear.get(test, dear.get(function, _USUAL_SECONDS))
-        wait = _START_SECONDS if function in selection.starting else 0
-        seconds[unit_of(test, selection.served)] += cost + wait
+        seconds[unit_of(test, selection.served)] += weigh(test, selection)
     return seconds
+
+
+def weigh(test: str, selection: Selection) -> float:
+    """Returns about how many seconds a test lasts."""
+    dear, function = selection.rules.dear, function_of(test)
+    wait = _START_SECONDS if function in selection.starting else 0
+    return dear.get(test, dear.get(function, _USUAL_SECONDS)) + wait
 
 
 @pytest.hookimpl(trylast=True)
