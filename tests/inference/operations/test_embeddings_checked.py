@@ -100,7 +100,9 @@ def test_vectors_have_the_order_and_the_form_that_were_asked_for(
 
 BROKEN = [
     pytest.param([item(ONE, 0)], id="one is missing"),
+    pytest.param([item(ONE)], id="one without an index is missing"),
     pytest.param([item(ONE, 0), item(TWO, 1), item(TWO, 2)], id="one too many"),
+    pytest.param([item(ONE), item(TWO), item(TWO)], id="one without an index too many"),
     pytest.param([item(ONE, 0), item(TWO, 0)], id="one index twice"),
     pytest.param([item(ONE, 1), item(TWO, 2)], id="an index beyond"),
     pytest.param([item(ONE, 0), item(TWO)], id="an index is missing"),
