@@ -20,9 +20,9 @@ MAX_LIST: Final = 100
 _CONTROLS: Final = r"\u0000-\u001f\u007f-\u009f"
 _INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
 _MOST: Final = 10**18 - 1
-# Some clients write a small number as 1e-05.
-# Every integer up to it is a double, as which the document describes decimals.
+# The document describes decimals as doubles, and every integer up to this one is a double.
 _LARGEST: Final = 10**15
+# Some clients write a small number as 1e-05.
 _NUMBER: Final = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,30})?(?:[eE][+-]?[0-9]{1,2})?")
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
-from uuid import UUID
 
 from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from accounts.admin.forms import nano_of
-from accounts.models import ApiKey, Organization
 from billing import ledger
 from billing.models import Transfer
 from config.audit.context import actor_of
@@ -30,84 +27,14 @@ from config.console.lists.filters import (
     UtcField,
 )
 from config.console.unfold import Dialog, PickerFilter, column
-from endusers.models import EndUser
 from inference.admin.columns import GenerationColumns
 from inference.admin.invoices import reconcile_invoice
 from inference.admin.live import answer_rows, show_live
+from inference.admin.search import find_generations
 from inference.admin.texts import delete_text, read_text
 from inference.admin.watching import show_errors, show_health
 from inference.ids import first_id, last_id
 from inference.models import Feedback, Generation, Journal
-
-_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
-_LABEL: Final = re.compile(r"[sm]k-cw-\S+…\S+")
-# The accepted spellings of a time, each with the length of its smallest unit.
-_MOMENTS: Final = (
-    ("%Y-%m-%d", timedelta(days=1)),
-    ("%Y-%m-%d %H", timedelta(hours=1)),
-    ("%Y-%m-%d %H:%M", timedelta(minutes=1)),
-    ("%Y-%m-%d %H:%M:%S", timedelta(seconds=1)),
-)
-
-
-def find_generations(generations: QuerySet[Any], term: str) -> QuerySet[Any]:
-    """Narrows generations to those that a search term names, by the shape of the term."""
-    if term.startswith("gen-"):
-        # Ids end in hexadecimal digits; the range names the partitions.
-        return generations.filter(id__startswith=term, id__gte=term, id__lte=f"{term}z")
-    moment = _parse_moment(term)
-    if moment is not None:
-        began_at, lasts = moment
-        # In seconds: the last day of the calendar ends after the last datetime.
-        begin = int(began_at.timestamp())
-        end = begin + int(lasts.total_seconds())
-        return generations.filter(id__gte=f"gen-{begin}-", id__lt=f"gen-{end}-")
-    return _by_name(generations, term).order_by("-created_at", "-id")
-
-
-def _by_name(generations: QuerySet[Any], term: str) -> QuerySet[Any]:
-    """Returns the generations of the key, organization or end user that a term names."""
-    try:
-        key = UUID(term)
-    except ValueError:
-        key = None
-    if key is not None:
-        return _by_id(generations, key)
-    if _DIGEST.fullmatch(term):
-        return generations.filter(api_key__in=_ids(ApiKey.objects.filter(digest=term)))
-    if _LABEL.fullmatch(term):
-        return generations.filter(api_key__in=_ids(ApiKey.objects.filter(label=term)))
-    organizations = _ids(
-        Organization.objects.filter(slug=term) | Organization.objects.filter(name=term)
-    )
-    if organizations:
-        return generations.filter(organization__in=organizations)
-    return generations.filter(end_user=term)
-
-
-def _by_id(generations: QuerySet[Any], key: UUID) -> QuerySet[Any]:
-    """Returns the generations of the API key, the end user or else the organization of an ID."""
-    if ApiKey.objects.filter(pk=key).exists():
-        return generations.filter(api_key_id=key)
-    known = EndUser.objects.filter(pk=key).first()
-    if known is not None:
-        return generations.filter(organization_id=known.organization_id, end_user=known.user)
-    return generations.filter(organization_id=key)
-
-
-def _ids(rows: QuerySet[Any]) -> list[UUID]:
-    return list(rows.values_list("pk", flat=True)[:100])
-
-
-def _parse_moment(term: str) -> tuple[datetime, timedelta] | None:
-    """Parses a time in UTC; returns its beginning and the length of its smallest written unit."""
-    for pattern, lasts in _MOMENTS:
-        try:
-            return datetime.strptime(term, pattern).replace(tzinfo=UTC), lasts
-        except ValueError:
-            continue
-    return None
-
 
 _SINCE: Final = {
     "hour": ("The last hour", timedelta(hours=1)),

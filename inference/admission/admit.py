@@ -75,7 +75,7 @@ Repinning = tuple[Admission, Candidate]
 
 
 class Repinned(Enum):
-    """How a move of a generation ended. After ``CHANGED`` its candidates are selected again."""
+    """The result of a move to another candidate; ``CHANGED`` asks to select candidates again."""
 
     MOVED = auto()
     CHANGED = auto()

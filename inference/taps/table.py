@@ -18,71 +18,25 @@ answer pass the last tap first.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
 
 from catalog.dialects.shared.raw import Piece
-from config.api.errors import Unavailable
-from config.server.bodies import ClientGone
 from config.server.bulkheads import Bulkheads, Occupancy
-from config.server.load.large_work import LargeWork
 from config.telemetry.access_log import AccessEntry
 from config.telemetry.tracing import tracing
 from inference.admission.decide import AdmissionRequest
 from inference.admission.recognition import RecognizedKey
-from inference.documents.parts import bound_scratch, read_files
 from inference.exchange.gateway import Exchange
 from inference.exchange.tap import Tap, Ways
 from inference.faces.connection import RETRY_COUNT, Connection
 from inference.repeats.caching import CACHE_HEADERS, read_wish
 from inference.repeats.once import Judge, Repeats, Run
 from inference.requests.parsing import InferenceRequest
+from inference.taps.files import FileReader
 from inference.taps.spans import RequestSpan, SpanTap
 from inference.texts.buffers import Loss
 from inference.texts.capture import TextSubject
 from inference.texts.writer import TextWriter
-
-# How long a request waits for the text of its files, which takes up to 30 seconds of its turn.
-_FILE_SECONDS: Final = 60.0
-_FILES_WAIT: Final = "Too many PDF files of other requests are being read. Try again shortly."
-
-
-class FileReader:
-    """The threads that wait for the processes that read files: two, one of an organization."""
-
-    def __init__(self, count: Callable[[int], None]) -> None:
-        """Makes the threads; ``count`` counts the bytes that a running reading takes."""
-        self._threads = LargeWork("file-reading", count)
-
-    def close(self) -> None:
-        self._threads.close()
-
-    async def read(
-        self, connection: Connection, request: InferenceRequest, occupancy: Occupancy
-    ) -> InferenceRequest:
-        """Returns the request with the text of its PDF files; a caller who leaves ends the wait.
-
-        Raises :class:`InvalidRequest` for a file that is not read, :class:`Unavailable` if
-        other files are read for too long, and the refusals of :meth:`Occupancy.reserve`.
-        """
-        owner, scratch = occupancy.organization_id, bound_scratch(request)
-        try:
-            connection.watch_caller()
-            async with asyncio.timeout(_FILE_SECONDS):
-                read = await self._threads.run(owner, read_files, request, scratch=scratch)
-        except TimeoutError:
-            raise Unavailable(_FILES_WAIT) from None
-        except asyncio.CancelledError:
-            if connection.unwatch_caller():
-                raise ClientGone from None
-            raise
-        finally:
-            connection.unwatch_caller()
-        if (grown := len(read.fields["messages"]) - len(request.fields["messages"])) > 0:
-            occupancy.reserve(grown)
-        return read
-
 
 Serve = Callable[[Connection], Awaitable[None]]
 

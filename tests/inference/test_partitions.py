@@ -18,7 +18,7 @@ from catalog.lists import traffic
 from config import sql
 from config.clocks.clock import clock
 from config.partitions.tables import list_partitions, make_ahead
-from inference.admin.generations import find_generations
+from inference.admin.search import find_generations
 from inference.admission.admit import ADMIT
 from inference.ids import id_bound, id_range
 from inference.models import Generation, UsageDay

@@ -69,7 +69,7 @@ def test_a_warm_chat_runs_the_functions_of_the_golden_file(
     site: Site, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The key has a limit, and the model two endpoints, of which the second costs far more."""
-    # Beside a busy machine requests may be so slow that each would compute the health anew.
+    # On a busy machine a request may take so long that the next one computes the health again.
     monkeypatch.setattr(health, "_REFRESH_SECONDS", math.inf)
     site.publish()
     site.publish(provider=site.another_provider("dear"), price=DEAR)

@@ -17,7 +17,8 @@ from config import sql
 from inference.admission.admit import GenerationRow
 from inference.admission.authority import READ_AUTHORITY, READ_METERS, Authority
 from inference.admission.budgets import Ceiling
-from inference.admission.recognition import RECOGNIZE, KeyRow, RenewedDigest
+from inference.admission.recognition import RECOGNIZE, KeyRow
+from inference.admission.renewal import RenewedDigest
 from inference.routing.health import Bucket
 from inference.settlement.journal import Progress
 from inference.settlement.settle import SettlementRow

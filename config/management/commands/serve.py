@@ -103,7 +103,7 @@ def load_what_workers_share() -> None:
     import_string("config.asgi.control_plane").load()
     for name in _SHARED_MODULES:
         import_module(name)
-    # A new worker reads the operator's own file anew, because it may have changed.
+    # A file of the operator's may change, so each new worker reads it.
     if settings.EGRESS_POLICY.ca_bundle is None:
         tls_context(None)
     # Without the database the workers do it themselves, once it is there.

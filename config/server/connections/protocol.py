@@ -55,6 +55,9 @@ from config.server.connections.table import (
 )
 from config.server.readiness import readiness
 
+MAX_HEADER_BYTES: Final = 65_536
+MAX_HEADERS: Final = 100
+
 Headers = list[tuple[bytes, bytes]]
 
 # The headers that say where a body ends, and the connection.
@@ -112,7 +115,7 @@ class WorkerConnections:
         self.heads: DeadlineQueue[BoundedParser] = DeadlineQueue(
             loop, settings.REQUEST_HEAD_TIMEOUT, lambda connection: connection.expire_head()
         )
-        self.resting: DeadlineQueue[Any] = DeadlineQueue(
+        self.resting: DeadlineQueue[BoundedParser] = DeadlineQueue(
             loop, keep_alive, lambda connection: connection.expire_rest()
         )
         self.endings: DeadlineQueue[HttpProtocol] = DeadlineQueue(
@@ -132,10 +135,6 @@ class WorkerConnections:
         """Gives a caller that still sends more time, up to the end of the whole time."""
         if self._loop.time() < connection.ends_at:
             self.endings.start(connection)
-
-
-MAX_HEADER_BYTES: Final = 65_536
-MAX_HEADERS: Final = 100
 
 
 class Fault(Exception):

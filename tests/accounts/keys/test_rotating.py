@@ -16,7 +16,7 @@ from accounts.models import ApiKey, ByokCredential, Guardrail, KeyDigest, guardr
 from config.audit.entries import AuditEntry
 from config.clocks.clock import clock
 from config.secrets import KeyDigests, digest_api_key
-from inference.admission.recognition import RENEW_DIGESTS, RenewedDigest
+from inference.admission.renewal import RENEW_DIGESTS, RenewedDigest
 from tests.support import factories
 from tests.support.broadcast.destinations import make_destination
 from tests.support.database import snapshots

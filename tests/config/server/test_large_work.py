@@ -14,7 +14,7 @@ from config.server.load.large_work import LargeWork
 
 
 class Gate(threading.Event):
-    """What work waits for; it waits no longer than a test takes, so that a failed one ends."""
+    """An event with a time limit, so that no thread waits for ever after a failed test."""
 
     def wait(self, timeout: float | None = 30.0) -> bool:
         return super().wait(timeout)

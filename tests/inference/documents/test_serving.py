@@ -16,7 +16,7 @@ from catalog.models import LanguageModel
 from inference.documents import reading
 from inference.documents.parts import bound_scratch
 from inference.requests import parsing
-from inference.taps import table
+from inference.taps import files
 from tests.support import factories
 from tests.support.bulkheads.counters import read_counter
 from tests.support.database import snapshots
@@ -257,7 +257,7 @@ def test_a_caller_who_leaves_gives_up_the_turn(
 
 
 def test_too_long_a_queue_is_refused(text_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "_FILE_SECONDS", 0.01)
+    monkeypatch.setattr(files, "_SECONDS", 0.01)
     before = snapshots.everything()
     answer = chat(text_site, PAPER)
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")

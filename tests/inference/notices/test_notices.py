@@ -18,7 +18,7 @@ from catalog.pricing import NANO
 from config.events.outbox import Event
 from config.secrets import digest_api_key
 from inference.models import DailyUsage, EndpointHealth, HourlySpending, HourlyUsage, UsageDay
-from inference.notices import budgets, run
+from inference.notices import balances, budgets
 from inference.notices.run import find_notices
 from inference.reports.hours import hour_of
 from inference.reports.rollups import midnight
@@ -93,7 +93,7 @@ def test_budgets_and_balances_told_before_hide_no_others(
     tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(budgets, "_PAGE", 1)
-    monkeypatch.setattr(run, "_PAGE", 1)
+    monkeypatch.setattr(balances, "_PAGE", 1)
     others = [factories.make_tenant(name) for name in ("Globex", "Initech")]
     Event.objects.all().delete()
     for each in (tenant, *others):

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from inference.models import Generation
-from inference.repeats.once import RetryMemory
+from inference.repeats.retries import RetryMemory
 from tests.support.factories import Tenant
 from tests.support.inference.site import Site, events_of
 

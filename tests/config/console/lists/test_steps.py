@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from billing.models import Transfer
-from config.console.lists import pages
+from config.console.lists import pages, steps
 from endusers.models import EndUser
 from inference.models import Generation
 from tests.support import factories
@@ -30,6 +30,7 @@ FAILED = "?status__exact=failed"
 @pytest.fixture(autouse=True)
 def _short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """A page of three rows looks at two steps of five rows."""
+    monkeypatch.setattr(steps, "STEPS", (5, 5))
     monkeypatch.setattr(pages, "STEPS", (5, 5))
     for page in admin.site._registry.values():
         monkeypatch.setattr(page, "list_per_page", 3)
@@ -217,7 +218,7 @@ def test_a_search_that_is_stopped_keeps_what_it_has_found(
     """The statement of the second step takes longer than its limit."""
     made = make_generations(tenant, {2})
     monkeypatch.setattr(pages, "_PAGE_MS", 400)
-    find = pages.find_edge
+    find = steps.find_edge
 
     def find_slowly(
         keyset: Any, rows: Any, begin: str, size: int, *, backwards: bool
@@ -226,7 +227,7 @@ def test_a_search_that_is_stopped_keeps_what_it_has_found(
             rows = rows.extra(where=["pg_sleep(5) IS NOT NULL"])
         return find(keyset, rows, begin, size, backwards=backwards)
 
-    monkeypatch.setattr(pages, "find_edge", find_slowly)
+    monkeypatch.setattr(steps, "find_edge", find_slowly)
     changes = operator.get(reverse(GENERATIONS) + FAILED).context["cl"]
     assert keys_of(changes) == [made[2].pk]
     assert (changes.is_cut, changes.is_part, changes.count_text) == (False, True, "1+")
