@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
+from threading import Thread
 
+import psycopg
 import pytest
 from django.contrib.sessions.models import Session
 from django.db import connection
@@ -40,9 +43,36 @@ def missing_standby(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(options, "options", f"{given} -c synchronous_commit=on".strip())
     monkeypatch.setattr(direct, "STATEMENT_SECONDS", 1.0)
     expect_standby("nobody")
+    await_waits()
     yield
     expect_standby("")
     wait_until(lambda: not has_sessions(), "sessions remain", seconds=90)
+
+
+def await_waits() -> None:
+    """Returns once commits wait: the checkpointer tells sessions of the standby some time later."""
+    parameters = connection.get_connection_params()
+
+    def commit() -> None:
+        with suppress(psycopg.OperationalError), psycopg.connect(**parameters) as session:
+            session.autocommit = True
+            while True:
+                session.execute("SELECT pg_logical_emit_message(true, 'wait', '')")
+
+    committing = Thread(target=commit)
+    committing.start()
+    wait_until(end_waiting, "no commit waits")
+    committing.join()
+
+
+def end_waiting() -> bool:
+    """Ends the sessions whose commits wait; returns whether there was one."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND wait_event = 'SyncRep'"
+        )
+        return bool(cursor.rowcount)
 
 
 def has_sessions() -> bool:
@@ -57,11 +87,7 @@ def has_sessions() -> bool:
 def end_waits() -> int:
     """Ends the commits that wait, as a crash of the server does; counts what is stored then."""
     try:
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
-                "WHERE datname = current_database() AND wait_event = 'SyncRep'"
-            )
+        end_waiting()
         return Session.objects.filter(session_key="doubtful").count()
     finally:
         connection.close()
