@@ -88,7 +88,8 @@ def check_error(site: Site, kind: type[Driver], row: Row) -> None:
 
 def check_cancel(site: Site, kind: type[Driver], row: Row) -> None:
     site.publish("sim-gated")
-    site.upstream.release(3)
+    # No more than the piece that is read: any-llm leaves the connection open when it had another.
+    site.upstream.release(1)
     driver_of(site, kind).cancel("acme/falcon")
     [request] = site.upstream.requests
     assert site.upstream.wait_until(lambda: request.client_closed_at is not None)

@@ -281,17 +281,17 @@ class Simulator:
         self.loop.call_soon_threadsafe(self._release, count)
 
     def clear(self) -> None:
-        """Clears requests, counters and unused releases between two tests.
+        """Clears requests, counters, unused releases and those who wait for one, between two tests.
 
         A busy machine may not have counted the last releases yet, so they are waited for.
         """
-        is_counted = threading.Event()
-        self.loop.call_soon_threadsafe(is_counted.set)
-        assert is_counted.wait(60), "the simulator hangs"
+        is_clear = threading.Event()
+        self.loop.call_soon_threadsafe(self._clear_gate, is_clear)
+        assert is_clear.wait(60), "the simulator hangs"
         with self._news:
             self._requests.clear()
             self._counts.clear()
-            self.connections = self.handshakes = self.total_requests = self._permits = 0
+            self.connections = self.handshakes = self.total_requests = 0
 
     async def start(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -420,6 +420,11 @@ class Simulator:
             return True
         self._gate.append(connection)
         return False
+
+    def _clear_gate(self, is_clear: threading.Event) -> None:
+        self._permits = 0
+        self._gate.clear()
+        is_clear.set()
 
     def _release(self, count: int) -> None:
         for _ in range(count):

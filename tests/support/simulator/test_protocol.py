@@ -98,6 +98,15 @@ def test_a_release_that_nobody_used_ends_even_if_it_was_not_counted_yet(
     assert ask(simulator, "sim-held", timeout=0.2).ending == "silence"
 
 
+def test_a_stream_that_an_earlier_test_left_open_takes_no_release(simulator: Simulator) -> None:
+    with connect(simulator) as sock:
+        sock.sendall(request_bytes(asking("sim-held")))
+        assert simulator.wait_until(lambda: bool(simulator.requests))
+        simulator.clear()
+        simulator.release()
+        assert ask(simulator, "sim-held").status == 200
+
+
 def test_a_connection_is_kept_for_further_requests(simulator: Simulator) -> None:
     assert simulator.certificates
     context = simulator.certificates.client_context()
