@@ -66,7 +66,7 @@ STREAMS: Final = 6
 PLAIN: Final = 3
 SECONDS: Final = 15
 FAILURES: Final = "causeway_database_failures_total"
-_NAMED: Final = re.compile(r"no statements \((\w+)")
+_NAMED: Final = re.compile(r"no statements \((\w+).*")
 # What a process may write into its log during a fault, however many requests it refuses.
 MOST_LINES: Final = 30
 # A fault lasts so long after the first request was refused.
@@ -320,19 +320,23 @@ def read_logs(
 ) -> dict[str, Any]:
     """Returns how often the processes named each reason, and how long their logs are.
 
-    ``seconds`` is how long the fault lasted: an outage is named again every minute.
+    Reasons that the fault does not explain come with their lines. ``seconds`` is how long the fault
+    lasted: an outage is named again every minute.
     """
     most = 2 + int(seconds // 60)
-    named, lengths = [], []
+    named, lengths, others = [], [], []
     for log, begin in zip(logs, begins, strict=True):
         with log.open() as file:
             file.seek(begin)
             # Slow statements have a limit of their own, and a busy machine has many.
             told = [line for line in file if "batching.waits" not in line]
-        named.append(Counter(_NAMED.findall("".join(told))))
+        lines = [*_NAMED.finditer("".join(told))]
+        named.append(Counter(line[1] for line in lines))
+        others += [line[0] for line in lines if line[1] not in reasons]
         lengths.append(len(told))
     return {
         "named": [dict(each) for each in named],
+        "others": others[:MOST_LINES],
         "lines": lengths,
         # A reason that was quiet for a while is named again.
         "is_named": any(reasons & each.keys() for each in named[: len(SERVICES)])
