@@ -16,6 +16,7 @@ import msgspec
 from accounts.bearers import key_digests
 from catalog.dialects.base import Operation
 from catalog.dialects.shared.raw import Piece
+from catalog.dialects.shared.sse import escape_line_ends
 from catalog.operations import OPERATIONS
 from config.api.errors import GatewayError, InvalidRequest, Unauthenticated
 from config.api.idempotency import HEADER, require_idempotency_key
@@ -470,7 +471,7 @@ class Connection(RequestHead):
     async def send_events(self, data: bytes) -> None:
         """Sends events; the first call also sends the status 200, if no comment has."""
         self._has_events = True
-        await self._send_part(data)
+        await self._send_part(data if data.isascii() else escape_line_ends(data))
 
     async def _send_part(self, data: bytes) -> None:
         if self._keepalive is not None:

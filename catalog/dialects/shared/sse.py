@@ -1,4 +1,4 @@
-"""Decodes server-sent events.
+"""Decodes server-sent events, and writes those that every reader of lines understands.
 
 https://html.spec.whatwg.org/multipage/server-sent-events.html describes them.
 """
@@ -12,6 +12,23 @@ _BOM: Final = b"\xef\xbb\xbf"
 EVENT_BYTES: Final = 33_554_432
 # The data of events by which servers only keep the connection open.
 SILENT: Final = frozenset((b"", b"null", b"{}", b"ping", b"heartbeat", b"keep-alive"))
+# Characters that JSON need not escape, and that httpx's ``iter_lines`` takes for the end of a line.
+_LINE_ENDS: Final = (
+    (b"\xc2\x85", b"\\u0085"),
+    (b"\xe2\x80\xa8", b"\\u2028"),
+    (b"\xe2\x80\xa9", b"\\u2029"),
+)
+
+
+def escape_line_ends(events: bytes) -> bytes:
+    """Returns events of JSON with U+0085, U+2028 and U+2029 escaped.
+
+    Clients that read lines with httpx or httpx2 break off there (huggingface_hub 2.4), or lose the
+    text of such an event (LiteLLM 1.83).
+    """
+    for character, escape in _LINE_ENDS:
+        events = events.replace(character, escape)
+    return events
 
 
 class EventTooLarge(Exception):

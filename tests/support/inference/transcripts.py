@@ -36,7 +36,7 @@ def feed_of(dialect: str, events: list[Any]) -> bytes:
     return b"".join(
         (f"event: {event['type']}\n" if dialect in ("anthropic", "responses") else "").encode()
         + b"data: "
-        + json.dumps(event).encode()
+        + json.dumps(event, ensure_ascii=False).encode()
         + b"\n\n"
         for event in events
     )
