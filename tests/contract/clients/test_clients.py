@@ -88,7 +88,7 @@ def check_error(site: Site, kind: type[Driver], row: Row) -> None:
 
 def check_cancel(site: Site, kind: type[Driver], row: Row) -> None:
     site.publish("sim-gated")
-    # No more than the piece that is read: any-llm leaves the connection open when it had another.
+    # Not more than is read: any-llm 1.27 leaves the connection open when it has another piece.
     site.upstream.release(1)
     driver_of(site, kind).cancel("acme/falcon")
     [request] = site.upstream.requests
