@@ -170,9 +170,8 @@ FAULTS: Final[dict[str, Fault]] = {
     "statement_timeout_of_the_role": Fault(
         limit_the_role, frozenset(["timeout"]), stops_admissions=False
     ),
-    "statement_timeout_of_admissions": Fault(
-        slow_down_admissions, frozenset(["timeout"]), stops_management=False
-    ),
+    # An admission that hangs holds the row of its organization, which a new key waits for.
+    "statement_timeout_of_admissions": Fault(slow_down_admissions, frozenset(["timeout", "lock"])),
     # PostgreSQL stops when it cannot write its log.
     "disk_full": Fault(fill_the_disk, frozenset(["disk_full", "stopped", "unreachable"])),
 }
