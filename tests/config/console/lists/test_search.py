@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -158,4 +159,5 @@ def test_the_beginning_of_a_name_is_an_index_range_scan(tenant: Tenant) -> None:
 def test_a_whole_id_reads_one_partition(tenant: Tenant) -> None:
     generation = factories.make_generation(tenant)
     plan = Generation.objects.filter(id=generation.pk).order_by().explain()
-    assert plan.count("Scan") == 1, plan
+    # The planner may look at a bitmap first, of the same partition.
+    assert len(re.findall(r" on \w+ inference_generation\b", plan)) == 1, plan
