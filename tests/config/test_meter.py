@@ -64,6 +64,21 @@ def test_a_room_beyond_its_budget_is_named_with_its_dearest_tests(folder: Path) 
     assert meter.find_complaints(rooms, tests, Selection(RULES, Tier.FULL)) == []
 
 
+def test_a_busy_machine_makes_all_rooms_dearer_alike(folder: Path) -> None:
+    (folder / "budgets.toml").write_text("[quick]\nall = 20\nbilling = 10\ncatalog = 10\n")
+    quick = Selection(RULES, Tier.QUICK)
+
+    def complaints(billing: float, catalog: float) -> list[str]:
+        rooms = {"billing": Cost(billing, 0), "catalog": Cost(0, catalog)}
+        found = meter.find_complaints(rooms, {}, quick)
+        return [line.partition(":")[0].partition(" CPU")[0] for line in found]
+
+    assert complaints(14, 15) == []
+    # One room alone became dearer, or the whole by more than a machine can make it.
+    assert complaints(10, 14) == ["catalog costs 12"]
+    assert complaints(17, 19) == ["all rooms cost 36"]
+
+
 def test_dear_tests_are_recorded_by_case_or_whole(folder: Path) -> None:
     tests = {
         "tests/a/test_a.py::test_again": 0.2, "tests/a/test_a.py::test_dear[1]": 0.4,
@@ -83,7 +98,7 @@ def test_dear_tests_are_recorded_by_case_or_whole(folder: Path) -> None:
 def test_every_budget_is_that_of_a_room() -> None:
     for tier in (Tier.QUICK, Tier.FULL):
         budgets = meter.read_budgets(Selection(RULES, tier))
-        rooms = budgets.keys() - {meter.CORE, meter.OTHERS, meter.PREPARATION, "house"}
+        rooms = budgets.keys() - {meter.ALL, meter.CORE, meter.OTHERS, meter.PREPARATION, "house"}
         assert [room for room in rooms if not (TESTS / room).is_dir()] == []
 
 
