@@ -470,8 +470,10 @@ class Connection(RequestHead):
 
     async def send_events(self, data: bytes) -> None:
         """Sends events; the first call also sends the status 200, if no comment has."""
+        if not data.isascii():
+            data = await self.workload.run(len(data), escape_line_ends, data)
         self._has_events = True
-        await self._send_part(data if data.isascii() else escape_line_ends(data))
+        await self._send_part(data)
 
     async def _send_part(self, data: bytes) -> None:
         if self._keepalive is not None:

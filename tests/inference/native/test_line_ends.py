@@ -56,9 +56,11 @@ def publish(site: Site, upstream: Upstream, dialect: str) -> None:
     site.publish("claude-opus-5", provider=provider)
 
 
+# A long event is escaped in a thread.
+@pytest.mark.parametrize("times", [1, 10_000])
 @pytest.mark.parametrize("face", FACES)
 def test_a_reader_of_lines_gets_the_text_of_a_translated_or_relayed_stream(
-    site: Site, maker: Upstream, face: str
+    site: Site, maker: Upstream, face: str, times: int
 ) -> None:
     maker.events = [
         STARTED,
@@ -66,14 +68,14 @@ def test_a_reader_of_lines_gets_the_text_of_a_translated_or_relayed_stream(
         {
             "type": "content_block_delta",
             "index": 0,
-            "delta": {"type": "text_delta", "text": WORDS},
+            "delta": {"type": "text_delta", "text": WORDS * times},
         },
         {"type": "content_block_stop", "index": 0},
         *ENDED,
     ]
     publish(site, maker, "anthropic")
     events = read_lines(site, face)
-    assert "".join(map(text_of, events)) == WORDS
+    assert "".join(map(text_of, events)) == WORDS * times
 
 
 def test_a_reader_of_lines_gets_the_events_of_relayed_responses(
