@@ -35,11 +35,13 @@ def everything() -> dict[str, list[str]]:
     """Returns the text of every row of our apps by the model's label, without measurements.
 
     ASCII text in a binary column stays readable, so a search for a secret finds it there too.
+    The statements are psycopg's own: a test that counts Django's queries does not count them.
     """
     found: dict[str, list[str]] = {
         model._meta.label: [] for model in apps.get_models() if model._meta.app_label in _APPS
     }
-    with connection.cursor() as cursor:
+    connection.ensure_connection()
+    with connection.connection.cursor() as cursor:
         cursor.execute("SET bytea_output TO escape")
         cursor.execute("SELECT FROM pg_prepared_statements WHERE name = 'everything'")
         if not cursor.rowcount:
