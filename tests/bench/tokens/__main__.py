@@ -11,6 +11,7 @@ texts, and the command fails if it breaks a promise.
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import unicodedata
@@ -223,16 +224,23 @@ def make_unknown(families: Sequence[TokenizerFamily]) -> dict[str, Any]:
     }
 
 
-def main(folder: str, *options: str) -> None:
-    if "--check" in options:
-        sys.exit("\n".join(check(Path(folder))) or None)
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.tokens", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("folder", type=Path)
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument("--write", action="store_true")
+    chosen.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    if options.check:
+        sys.exit("\n".join(check(options.folder)) or None)
     samples = list(iter_samples())
     families = []
     for name in FAMILIES:
-        family, tokens = make_family(name, samples, Path(folder))
+        family, tokens = make_family(name, samples, options.folder)
         print(judge(family, samples, tokens))
         families.append(family)
-    if "--write" in options:
+    if options.write:
         table = json.loads(_FILE.read_text())
         table |= {
             "unknown": make_unknown(families),
@@ -262,4 +270,4 @@ def _render(table: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

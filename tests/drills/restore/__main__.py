@@ -10,6 +10,7 @@ request is answered.
 
 from __future__ import annotations
 
+import argparse
 import base64
 import contextlib
 import os
@@ -47,6 +48,7 @@ _USED: Final = (
 
 
 def main() -> None:
+    argparse.ArgumentParser(prog="python -m tests.drills.restore", description=__doc__).parse_args()
     if not (PROGRAMS / "postgres").exists():
         sys.exit("PostgreSQL 15 is missing; install it with: apt-get install postgresql-15")
     with contextlib.ExitStack() as stack:

@@ -9,6 +9,7 @@ whole takes more than ten minutes.
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
 import os
@@ -173,4 +174,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(prog="python -m tests.drills.walk", description=__doc__).parse_args()
     sys.exit(main())
