@@ -58,7 +58,11 @@ ALWAYS = {
     "timezone": "UTC",
     "log_timezone": "UTC",
 }
-FLEETING = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+FLEETING = {
+    "fsync": "off", "synchronous_commit": "off", "full_page_writes": "off",
+    # Autovacuum shortens files under a lock that a statement with little patience would meet.
+    "vacuum_truncate": "off",
+}  # fmt: skip
 
 
 class PostgresError(RuntimeError):

@@ -50,6 +50,7 @@ def divide_past() -> None:
             make_ahead(partitioning)
             cursor.execute(f"INSERT INTO {partitioning.table} SELECT * FROM {whole.name}")
             cursor.execute(f"DROP TABLE {whole.name}")
+            _wait_as_before(cursor)
 
 
 def divide_since(partitioning: Partitioning, since: datetime) -> None:
@@ -64,6 +65,12 @@ def divide_since(partitioning: Partitioning, since: datetime) -> None:
         cursor.execute(f"INSERT INTO {partitioning.table} SELECT * FROM {whole.name}")
         cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
         cursor.execute(f"DROP TABLE {whole.name}")
+        _wait_as_before(cursor)
+
+
+def _wait_as_before(cursor: Any) -> None:
+    """Ends the short patience of ``make_ahead``, which lasts as long as the test's transaction."""
+    cursor.execute("SET LOCAL lock_timeout TO DEFAULT")
 
 
 def days_to_keep() -> int:
