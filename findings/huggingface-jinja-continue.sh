@@ -8,7 +8,7 @@
 # Seen:     The text that the same turn wrote before `continue` or `break` is gone, without an
 #           error. Turns without them are whole.
 # Matters:  A template that closes a message and goes on loses that message: the model never sees
-#           it, and the prompt that is counted in JavaScript is not the one that the server makes.
+#           it.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

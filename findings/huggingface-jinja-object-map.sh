@@ -7,8 +7,8 @@
 #           the arguments as `{{ call.arguments }}` does.
 # Seen:     `~` and `join` write "[object Map]", and a list without its brackets; `{{ }}` alone
 #           writes JSON. Of null `join` writes nothing, and `~` fails, where Jinja2 writes None.
-# Matters:  The model reads [object Map] where its tool's arguments stood. Only `|tojson` before
-#           `~` gives the same text in both.
+# Matters:  The model reads [object Map] where its tool's arguments stood. `|tojson` before `~`
+#           gives the same text in both.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

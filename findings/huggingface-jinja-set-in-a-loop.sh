@@ -3,8 +3,7 @@
 #
 # Software: @huggingface/jinja 0.5.11 (npm), against Jinja2 3.1.6 (PyPI) set as transformers sets
 #           it
-# Guess:    A name that is set inside a loop ends with its turn: Jinja's documentation says so, and
-#           `namespace` exists for that reason.
+# Guess:    A name that is set inside a loop ends with its turn, as in Jinja2.
 # Seen:     The name keeps its value until the loop ends: a counter counts up, and an assistant's
 #           turn without text (null beside tool calls) repeats what the user said.
 # Matters:  The model reads a user's words as its own. Nothing fails, and the first message is

@@ -3,12 +3,12 @@
 #
 # Software: @huggingface/jinja 0.5.11 (npm), against Jinja2 3.1.6 (PyPI) set as transformers sets
 #           it
-# Guess:    `.lstrip('\n')`, which Qwen 3's template applies to every answer after its thoughts,
-#           takes line feeds away and leaves an indentation alone.
+# Guess:    `.lstrip('\n')` on what follows </think> takes line feeds away and leaves an
+#           indentation alone.
 # Seen:     All white space goes, whatever the argument says; and characters that it names, but
 #           that are no white space, stay.
-# Matters:  Indented code at the head of an earlier answer loses its indentation, and a prefix that
-#           the server has cached under the other spelling is no prefix any more.
+# Matters:  Indented code at the head of an earlier answer loses its indentation, and the prompt is
+#           not the one that Jinja2 makes of the same template.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
