@@ -268,7 +268,8 @@ def test_the_built_image_works(tmp_path: Path) -> None:
         )
     try:
         served = Served("", process, log)
-        wait_until_started(served, 1, has_metrics=False)
+        workers = int(words[words.index("--workers") + 1])
+        wait_until_started(served, workers, has_metrics=False)
         port = served.address.rpartition(":")[2]
         assert requests.get(f"http://127.0.0.1:{port}/api/v1/models", timeout=60).status_code == 200
         [health] = named("HEALTHCHECK", 2)
