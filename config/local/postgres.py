@@ -58,11 +58,7 @@ ALWAYS = {
     "timezone": "UTC",
     "log_timezone": "UTC",
 }
-FLEETING = {
-    "fsync": "off", "synchronous_commit": "off", "full_page_writes": "off",
-    # Autovacuum shortens files under a lock that a statement with little patience would meet.
-    "vacuum_truncate": "off",
-}  # fmt: skip
+FLEETING = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
 
 class PostgresError(RuntimeError):
