@@ -17,7 +17,7 @@ from catalog.dialects.base import Body, Chunk, InvalidReply, InvalidStream, Repl
 from catalog.dialects.openai.responses import join_response, split_response
 from catalog.dialects.shared.constraints import restore_names
 from catalog.dialects.shared.raw import first_byte
-from catalog.dialects.shared.replies import build_end_mark
+from catalog.dialects.shared.replies import build_end_mark, split_calls
 
 STREAMED: Final = "A plain request was answered with a stream; its events were joined."
 NOT_STREAMED: Final = "A streamed request was answered with one JSON object; it was split."
@@ -58,7 +58,7 @@ def split_reply(reply: Reply, native: NativeFormat | None) -> list[Chunk]:
 
 
 def _split_chat(reply: Reply) -> list[Chunk]:
-    """Returns one chunk for the output of each choice, one for its end, and one for the usage."""
+    """Returns the chunks of the output of each choice, one for its end, and one for the usage."""
     given = reply.fields["choices"]
     choices: list[dict[str, Any]] = (
         [*_decode_objects(given)] if isinstance(given, msgspec.Raw) else given
@@ -81,8 +81,9 @@ def _split_chat(reply: Reply) -> list[Chunk]:
         nothing: Any = {} if "delta" in choice else ""
         name = "delta" if "delta" in choice else "text"
         ended: dict[str, Any] = {"index": index, name: nothing, **ends}
-        pieces = [{**shared, "choices": [piece]} for piece in (begun, ended)]
-        chunks += [Chunk(fields=fields, has_choices=True, **common) for fields in pieces]
+        for piece in (begun, ended):
+            fields = {**shared, "choices": [piece]}
+            chunks += split_calls(Chunk(fields=fields, has_choices=True, **common))
         chunks[-1].finish_reason = reply.finish_reason
     if chunks:
         chunks[0].output_bytes = reply.output_bytes

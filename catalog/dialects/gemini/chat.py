@@ -523,10 +523,14 @@ class _Reader:
         if reason not in _NO_REASONS:
             assert reason is not None
             finish = calls.finish(reason)
-            self._lasts[index] = self._chunk(reply, index, output, finish, is_first=is_first)
+            chunk = self._chunk(reply, index, output, finish, is_first=is_first)
+            *before, self._lasts[index] = replies.split_calls(chunk)
+            yield from before
         # The last event often has only the signature of a text, which need not be sent back.
         elif is_first or output:
-            yield self._chunk(reply, index, output, None, is_first=is_first)
+            yield from replies.split_calls(
+                self._chunk(reply, index, output, None, is_first=is_first)
+            )
 
     def _chunk(
         self, reply: _Response, index: int, output: Output, finish: Finish | None, *, is_first: bool

@@ -324,6 +324,7 @@ def _continue_calls(
     state: _ChoiceState, pieces: list[dict[str, Any]], notes: set[str]
 ) -> Iterator[dict[str, Any]]:
     """Yields the pieces with one number for each call, its id and its name once."""
+    begun = len(state.calls)
     for position, piece in enumerate(pieces):
         given_id = _read_id(piece.get("id"))
         index = _read_index(piece.get("index"))
@@ -333,6 +334,7 @@ def _continue_calls(
         call = state.find(given_id, index, name, has_arguments=bool(arguments))
         written: dict[str, Any] = {}
         if call is None:
+            yield from _end_earlier(state, begun, is_whole=bool(arguments))
             call = _Call(len(state.calls), given_id, index)
             state.calls.append(call)
             written = {"id": choose_call_id(given_id, state.ids), "type": "function"}
@@ -359,6 +361,18 @@ def _continue_calls(
         if text or written:
             function["arguments"] = text
         yield {"index": call.number, **written, "function": function, **_beside(piece)}
+
+
+def _end_earlier(state: _ChoiceState, begun: int, *, is_whole: bool) -> Iterator[dict[str, Any]]:
+    """Yields an empty object for each call without arguments before another one begins.
+
+    Many clients take a call for finished as soon as the next one begins. Calls that one event
+    begins without arguments may still get them in turn, so the end says that they have none.
+    """
+    for call in state.calls:
+        if not call.has_arguments and (is_whole or call.is_complete or call.number < begun):
+            call.has_arguments = call.is_complete = True
+            yield {"index": call.number, "function": {"arguments": "{}"}}
 
 
 def _end_calls(delta: dict[str, Any], state: _ChoiceState) -> dict[str, Any]:

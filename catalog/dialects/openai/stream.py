@@ -26,7 +26,12 @@ from catalog.dialects.openai.members import (
     read_text,
 )
 from catalog.dialects.openai.repair import CALL_REASONS, Repairs
-from catalog.dialects.shared.replies import WITHOUT_DATA, WITHOUT_LINE_END, WITHOUT_MARK
+from catalog.dialects.shared.replies import (
+    WITHOUT_DATA,
+    WITHOUT_LINE_END,
+    WITHOUT_MARK,
+    split_calls,
+)
 from catalog.dialects.shared.sse import SILENT, EventDecoder, EventTooLarge
 
 # What a JSON text never holds as it is: a quote, a backslash or a control character.
@@ -189,14 +194,13 @@ class ChoicesParser:
             if len(event) < _SHORT_EVENT_BYTES and event.strip().lower() in SILENT:
                 self.notes.add(WITHOUT_DATA)
             elif (chunk := self._chunk(event)) is not None:
-                self.pending.append(chunk)
+                self.pending += [chunk] if self._repairs is None else split_calls(chunk)
 
     def _close_calls(self, repairs: Repairs) -> None:
         """Adds the finish reason of calls that lack it, and their arguments."""
         if choices := repairs.close():
-            self.pending.append(
-                Chunk(fields={"choices": choices}, finish_reason="tool_calls", has_choices=True)
-            )
+            ends = Chunk(fields={"choices": choices}, finish_reason="tool_calls", has_choices=True)
+            self.pending += split_calls(ends)
 
     def finish(self) -> list[Chunk]:
         if self._is_done:

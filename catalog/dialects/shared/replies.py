@@ -26,6 +26,9 @@ UNSIGNED_FORMAT: Final = "unknown"
 # Models since the third generation refuse a tool call without a signature. Google documents this
 # value for calls that the model did not make; it replaces a signature that the caller did not keep.
 NO_SIGNATURE: Final = "skip_thought_signature_validator"
+# The members of a choice that end it.
+_ENDS: Final = ("finish_reason", "native_finish_reason", "stop_reason")
+_MOST_SPLIT: Final = 128
 _encode = msgspec.json.Encoder().encode
 
 
@@ -221,6 +224,39 @@ def build_chunk(
         upstream_id=upstream_id,
         pictures=0 if output is None else len(output.images),
     )
+
+
+def split_calls(chunk: Chunk) -> list[Chunk]:
+    """Returns the chunks into which a chunk is split so that each has a piece of one tool call.
+
+    Providers that stream calls send them so, and some SDKs read only the first call of a chunk. The
+    first chunk has everything else of the output, and the last one the end and the counts.
+    """
+    choices = chunk.fields["choices"]
+    if not isinstance(choices, list) or len(choices) != 1:
+        return [chunk]
+    [choice] = choices
+    calls = choice.get("delta", {}).get("tool_calls") or ()
+    # A longer list is not a model's: each piece becomes an event with the members of all events.
+    if not 1 < len(calls) <= _MOST_SPLIT:
+        return [chunk]
+    shared = {name: value for name, value in chunk.fields.items() if name != "usage"}
+    ends = {name: choice.pop(name) for name in _ENDS if name in choice}
+    delta = choice["delta"]
+    chunks = []
+    for call in calls:
+        piece = {**choice, "delta": {**delta, "tool_calls": [call]}, "finish_reason": None}
+        chunks.append(
+            Chunk(
+                fields={**shared, "choices": [piece]},
+                model=chunk.model,
+                upstream_id=chunk.upstream_id,
+                has_choices=True,
+            )
+        )
+        choice, delta = {"index": choice["index"]}, {}
+    chunk.fields = {**chunk.fields, "choices": [{**piece, **ends}]}
+    return [*chunks[:-1], chunk]
 
 
 def encode_named_event(name: str, data: bytes) -> bytes:

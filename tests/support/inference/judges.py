@@ -24,7 +24,10 @@ TOOLS: Final = [
 
 @dataclass
 class Held:
-    """The answer as an SDK accumulated it; a call is its name and its arguments as text."""
+    """The answer as an SDK accumulated it; a call is its name and its arguments as text.
+
+    ``pieces`` are the numbers of the calls in each event of a stream of chat.
+    """
 
     text: str = ""
     reasoning: str = ""
@@ -32,6 +35,7 @@ class Held:
     finish: str | None = None
     ids: list[str] = field(default_factory=list)
     usage: tuple[int, int] | None = None
+    pieces: list[list[float]] = field(default_factory=list, compare=False)
 
 
 def written(answer: bytes, *, kind: str = "text/event-stream") -> Script:
@@ -89,6 +93,7 @@ def ask_openrouter(site: Site, *, stream: bool, **fields: Any) -> Held:
                     held.text += delta.content or ""
                     held.reasoning += "".join(_read_details(delta.reasoning_details))
                     held.finish = choice.finish_reason or held.finish
+                    held.pieces.append([each.index for each in delta.tool_calls or ()])
                     for piece in delta.tool_calls or ():
                         call = calls.setdefault(piece.index, ["", "", ""])
                         call[0] += piece.id or ""
