@@ -20,7 +20,12 @@ from catalog.dialects.shared.raw import (
     read_text,
     write_arguments,
 )
-from catalog.dialects.shared.replies import GEMINI_FORMAT, NO_SIGNATURE, UNSIGNED_FORMAT
+from catalog.dialects.shared.replies import (
+    GEMINI_FORMAT,
+    NO_SIGNATURE,
+    UNSIGNED_FORMAT,
+    name_format,
+)
 
 ATTACHED: Final = "The result is attached to the next message."
 
@@ -45,6 +50,8 @@ _NULL: Final = msgspec.Raw(b"null")
 _MAY_LACK: Final = re.compile(
     rb'"parameters"\s*:\s*(?:null|\{[^{}]*\}|\{(?!\s*"type"\s*:\s*"object"))'
 )
+# The members of a text in a content.
+_TEXT_PART: Final = frozenset(("type", "text", "cache_control"))
 _NO_ITEM: Final = re.compile(rb"\s*\[\s*\]\s*")
 _decode_thoughts = msgspec.json.Decoder(list[_Thought] | None).decode
 _encode = msgspec.json.Encoder().encode
@@ -120,6 +127,7 @@ def repair_calls(fields: dict[str, Any], target: Constraints) -> dict[str, Any]:
         if ids is not None and read_member(message, "role") == "tool":
             message["tool_call_id"] = ids.name_result(read_member(message, "tool_call_id"))
             has_changed = True
+        has_changed |= _tidy_parts(message)
         calls = decode_list(message.get("tool_calls")) or []
         if ids is not None and calls:
             named = ids.name_calls([read_text(call.get("id")) or "" for call in calls])
@@ -143,6 +151,21 @@ def repair_calls(fields: dict[str, Any], target: Constraints) -> dict[str, Any]:
     if has_changed or ordered != messages:
         return {**fields, "messages": ordered}
     return fields
+
+
+def _tidy_parts(message: dict[str, Any]) -> bool:
+    """Leaves a part of a content its own members; returns whether one had others.
+
+    Some SDKs copy the members of a whole answer, its calls and pictures too, into its text part.
+    """
+    parts = decode_list(message.get("content")) or []
+    spread = [part for part in parts if "role" in part]
+    for part in spread:
+        for name in part.keys() - _TEXT_PART:
+            del part[name]
+    if spread:
+        message["content"] = parts
+    return bool(spread)
 
 
 def _pair_results(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -287,7 +310,7 @@ def _return_thoughts(message: dict[str, Any]) -> bool:
             for detail in details or ()
             if detail.type == "reasoning.text"
             and detail.signature is None
-            and detail.format in (None, UNSIGNED_FORMAT)
+            and name_format(detail.format, None) in (None, UNSIGNED_FORMAT)
         )
     except (msgspec.DecodeError, RecursionError):
         details, text = None, ""

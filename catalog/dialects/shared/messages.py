@@ -27,6 +27,7 @@ from catalog.dialects.shared.constraints import (
 )
 from catalog.dialects.shared.pairs import BEGIN, CONTINUE, NO_CALL, NO_RESULT, pair_parts
 from catalog.dialects.shared.raw import first_byte, is_blank, is_null, write_arguments
+from catalog.dialects.shared.replies import name_format
 from catalog.dialects.shared.searches import Search
 
 Raw = msgspec.Raw
@@ -545,9 +546,8 @@ def _join_reasoning(details: list[_Detail]) -> Iterator[ReasoningBlock]:
             or (detail.index, detail.format) != (following.index, following.format)
             or detail.signature is not None
         ):
-            yield ReasoningBlock(
-                "".join(pieces), detail.signature, detail.data, detail.id, detail.format
-            )
+            form = name_format(detail.format, detail.signature)
+            yield ReasoningBlock("".join(pieces), detail.signature, detail.data, detail.id, form)
             pieces.clear()
 
 

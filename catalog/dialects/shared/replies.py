@@ -94,6 +94,18 @@ class Finish:
         return Finish("tool_calls" if has_calls else "stop", self.native)
 
 
+def name_format(given: str | None, signature: str | None) -> str | None:
+    """Returns the format of a thought that a caller sends back.
+
+    Some SDKs join the formats of streamed pieces as if they were text, and others leave out one
+    that they do not know. Of the known formats, only Anthropic's signs texts.
+    """
+    if not given:
+        return ANTHROPIC_FORMAT if signature else None
+    known = (ANTHROPIC_FORMAT, GEMINI_FORMAT, UNSIGNED_FORMAT)
+    return next((each for each in known if not given.replace(each, "")), given)
+
+
 def build_reasoning_detail(
     format_name: str,
     index: int,

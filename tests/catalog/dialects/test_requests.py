@@ -303,6 +303,20 @@ def test_build_sends_reasoning_only_to_the_provider_that_signed_it() -> None:
     assert made == {"functionCall": call, "thoughtSignature": "g1"}
 
 
+@pytest.mark.parametrize("given", [None, "", "anthropic-claude-v1" * 3])
+def test_build_knows_a_signed_text_whose_format_was_lost_on_its_way(given: str | None) -> None:
+    """Clients join the format of streamed pieces as if it were text, or leave it out."""
+    detail = {"type": "reasoning.text", "text": "one", "signature": "s1", "format": given}
+    thought = {"type": "thinking", "thinking": "one", "signature": "s1"}
+    block = {"reasoningContent": {"reasoningText": {"text": "one", "signature": "s1"}}}
+    others = [{**detail, "format": "xai-responses-v1"}, {**detail, "signature": None}]
+    for kind, found in (("anthropic", thought), ("bedrock", block)):
+        [made, _] = body(kind, messages=reasoned(detail))["messages"][1]["content"]
+        assert made == found
+        [call] = body(kind, messages=reasoned(*others))["messages"][1]["content"]
+        assert call not in (thought, block)
+
+
 def test_build_for_gemini_marks_a_call_without_a_signature() -> None:
     [made] = body("gemini", messages=[*ASK, CALLED])["contents"][1]["parts"]
     assert made["thoughtSignature"] == "skip_thought_signature_validator"

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from catalog.capabilities import UNDESCRIBED
 from catalog.dialects import openai
 from catalog.dialects.base import (
     Call,
@@ -236,6 +237,25 @@ def calls(*names: str) -> dict[str, Any]:
 
 def image(name: str) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": f"https://example.com/{name}.png"}}
+
+
+@pytest.mark.parametrize("is_mistral", [False, True])
+def test_build_leaves_a_text_part_its_own_members(is_mistral: bool) -> None:
+    """OpenAI's Agents SDK in JavaScript copies a whole answer into the text part of the next."""
+    said = {"type": "text", "text": "I look.", "cache_control": {"type": "ephemeral"}}
+    answer = {**calls("abcdefghi"), "content": [said]}
+    spread = {
+        **said,
+        "role": "assistant",
+        "tool_calls": answer["tool_calls"],
+        "images": [image("a")],
+    }
+    messages = [{"role": "user", "content": [said, image("b")]}, {**answer, "content": [spread]},
+                {"role": "tool", "tool_call_id": "abcdefghi", "content": "Found."}]  # fmt: skip
+    body = json.dumps({"messages": messages}).encode()
+    capabilities = replace(UNDESCRIBED, has_short_call_ids=is_mistral)
+    made = json.loads(openai.build(call(body, capabilities=capabilities)).body or b"")
+    assert made["messages"] == [messages[0], answer, messages[2]]
 
 
 def test_build_moves_attachments_of_tool_results_into_a_user_message() -> None:
