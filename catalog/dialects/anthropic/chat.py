@@ -467,7 +467,7 @@ class _Reader:
 
     def _chunks(self, output: Output) -> Iterator[Chunk]:
         if output:
-            yield self._chunk(output)
+            yield from replies.split_calls(self._chunk(output))
 
     def _chunk(
         self, output: Output | None, finish: Finish | None = None, usage: Usage | None = None

@@ -407,7 +407,7 @@ class _Reader:
                 yield self._chunk(Output())
             case "contentBlockStart" if event.start is not None and event.start.tool_use:
                 use = event.start.tool_use
-                yield self._chunk(self.calls.begin(index, use.tool_use_id, use.name))
+                yield from self._chunks(self.calls.begin(index, use.tool_use_id, use.name))
             case "contentBlockDelta" if event.delta is not None:
                 yield from self._chunks(self._continue_block(index, event.delta))
             case "contentBlockStop":
@@ -440,7 +440,7 @@ class _Reader:
 
     def _chunks(self, output: Output) -> Iterator[Chunk]:
         if output:
-            yield self._chunk(output)
+            yield from replies.split_calls(self._chunk(output))
 
     def _chunk(self, output: Output | None, finish: Finish | None = None) -> Chunk:
         is_first, self._is_started = not self._is_started, True

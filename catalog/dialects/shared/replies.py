@@ -338,10 +338,11 @@ def _usage_members(usage: Usage, *, counts_reasoning: bool) -> msgspec.Raw:
 class ToolCallBlocks:
     """Numbers the tool calls of a stream whose events name content blocks by their index.
 
-    Several blocks may have one index after each other.
+    Several blocks may have one index after each other. A block begins after the end of the last
+    one, whether the server tells that end or not.
     """
 
-    __slots__ = ("_ids", "_numbers", "_whole", "_without_arguments", "notes")
+    __slots__ = ("_empty", "_ids", "_numbers", "_whole", "notes")
 
     def __init__(self) -> None:
         self.notes: set[str] = set()
@@ -349,16 +350,20 @@ class ToolCallBlocks:
         self._ids: set[str] = set()
         # The calls whose arguments stand where they begin: what follows repeats these.
         self._whole: set[int] = set()
-        self._without_arguments: set[int] = set()
+        # The last call, while it has no arguments.
+        self._empty: int | None = None
 
     @property
     def has_calls(self) -> bool:
         return bool(self._ids)
 
     def begin(self, block: int, call_id: str, name: str, arguments: str = "") -> Output:
-        output = self.end(block)
+        output = self.close()
         number = self._numbers[block] = len(self._ids)
-        (self._whole if arguments else self._without_arguments).add(number)
+        if arguments:
+            self._whole.add(number)
+        else:
+            self._empty = number
         chosen = choose_call_id(call_id, self._ids)
         if chosen != call_id:
             self.notes.add(CALLS_NAMED)
@@ -371,18 +376,21 @@ class ToolCallBlocks:
         number = self._numbers.get(block)
         if not arguments or number is None or number in self._whole:
             return Output()
-        self._without_arguments.discard(number)
+        if number == self._empty:
+            self._empty = None
         return Output(tool_calls=[{"index": number, "function": {"arguments": arguments}}])
 
     def end(self, block: int) -> Output:
         """Returns an empty object for a call without arguments, because callers parse them."""
-        has_none = self._numbers.get(block) in self._without_arguments
-        return self.extend(block, "{}") if has_none else Output()
+        return self.close() if self._numbers.get(block) == self._empty else Output()
 
     def close(self) -> Output:
-        """Returns an empty object for each call without arguments whose block has no end."""
-        return Output(tool_calls=[call for block in self._numbers
-                                  for call in self.end(block).tool_calls])  # fmt: skip
+        """Returns an empty object for the last call if it has no arguments."""
+        if self._empty is None:
+            return Output()
+        number, self._empty = self._empty, None
+        self._whole.add(number)
+        return Output(tool_calls=[{"index": number, "function": {"arguments": "{}"}}])
 
 
 # What is noted of answers that are read more tolerantly than their format is written.

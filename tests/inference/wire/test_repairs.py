@@ -119,10 +119,12 @@ BEGUN = block("message_start", message=MESSAGE)
 MESSAGE_STOP = block("message_stop")
 
 
-def uses(numbers: list[int], ids: list[str | None]) -> list[dict[str, Any]]:
-    """Both calls as content blocks with these numbers and ids."""
+def uses(
+    numbers: list[int], ids: list[str | None], called: list[tuple[str, str]] = TWO
+) -> list[dict[str, Any]]:
+    """Calls as content blocks with these numbers and ids."""
     events = []
-    for number, call_id, (name, arguments) in zip(numbers, ids, TWO, strict=True):
+    for number, call_id, (name, arguments) in zip(numbers, ids, called, strict=True):
         begun = block("tool_use", id=call_id, name=name, input={})
         delta = block("input_json_delta", partial_json=arguments)
         events += [
@@ -158,9 +160,11 @@ CONVERSED: list[tuple[str, Any]] = [
 COUNTED_EVENT = ("metadata", {"usage": {"inputTokens": 30, "outputTokens": 4}})
 
 
-def tool_uses(numbers: list[int], ids: list[str]) -> list[tuple[str, Any]]:
+def tool_uses(
+    numbers: list[int], ids: list[str], called: list[tuple[str, str]] = TWO
+) -> list[tuple[str, Any]]:
     events = []
-    for number, call_id, (name, arguments) in zip(numbers, ids, TWO, strict=True):
+    for number, call_id, (name, arguments) in zip(numbers, ids, called, strict=True):
         place, begun = {"contentBlockIndex": number}, {"toolUseId": call_id, "name": name}
         events += [
             ("contentBlockStart", {**place, "start": {"toolUse": begun}}),
@@ -423,6 +427,9 @@ ROWS = {
     "anthropic: calls with one id, to a plain request": Row(
         data(BEGUN, *uses([0, 1], ["a", "a"]), TURN_END, MESSAGE_STOP), CALLED, stream=False,
         dialect="anthropic"),
+    "anthropic: a call without arguments whose block does not end": Row(
+        data(BEGUN, *uses([0], ["a"], [("get_time", "")])[:-1], *uses([1], ["b"], ONE),
+             TURN_END, MESSAGE_STOP), EMPTY_FIRST, dialect="anthropic"),
     "anthropic: a call whose input is a text": Row(
         data(BEGUN, block("content_block_start", index=0, content_block=block(
             "tool_use", id="a", name="get_weather", input='{"city":"Oslo"}')), TURN_END,
@@ -475,6 +482,9 @@ ROWS = {
     "bedrock: calls all numbered zero, with one id": Row(
         event_stream(*tool_uses([0, 0], ["a", "a"]), CONVERSED[-1], COUNTED_EVENT), CALLED,
         dialect="bedrock"),
+    "bedrock: a call without arguments whose block does not end": Row(
+        event_stream(*tool_uses([0], ["a"], [("get_time", "")]), *tool_uses([1], ["b"], ONE),
+                     CONVERSED[-1], COUNTED_EVENT), EMPTY_FIRST, dialect="bedrock"),
     "bedrock: JSON with calls to a streamed request": Row(
         json.dumps({"output": {"message": {"content": [
             {"text": None}, *({"toolUse": {"name": name, "input": text}} for name, text in TWO)]}},
