@@ -275,7 +275,7 @@ def lose_history(cluster: Cluster) -> float:
     send_signal(receivers, signal.SIGKILL)
     promoted_at = wait_for_promotion(others)
     wait_until(lambda: all(reason == "history" for reason in reasons()), "no notice", seconds=60)
-    noticed_at = time.monotonic()
+    noticed_at, told_by = time.monotonic(), time.time()
     lost.start()
     with database() as cursor:
         newest = "SELECT count(*), max(id) FROM inference_generation"
@@ -292,7 +292,7 @@ def lose_history(cluster: Cluster) -> float:
             "killed_at": killed_at,
             "told": told,
             "is_told_rightly": bool(told)
-            and all(is_right(each, behind_at, killed_at) for each in told),
+            and all(is_right(each, behind_at, told_by) for each in told),
             "seconds_from_promotion_to_notice": round(noticed_at - promoted_at, 1),
             "admitted_meanwhile": admitted,
         }
@@ -308,13 +308,14 @@ def lose_history(cluster: Cluster) -> float:
 _LOSSES: Final[list[dict[str, Any]]] = []
 
 
-def is_right(told: dict[str, str], behind_at: float, killed_at: float) -> bool:
+def is_right(told: dict[str, str], behind_at: float, told_by: float) -> bool:
     """Returns whether a span is from the last heartbeat that a standby has to the last commit.
 
-    Heartbeats come each second, and a worker knows the database's time to some milliseconds.
+    Heartbeats come each second, and a worker knows the database's time to some milliseconds. Until
+    its next heartbeat it may commit on the new primary.
     """
     since, until = (datetime.fromisoformat(told[name]).timestamp() for name in ("since", "until"))
-    return behind_at - BEHIND_SECONDS <= since <= behind_at < until <= killed_at + 1
+    return behind_at - BEHIND_SECONDS <= since <= behind_at < until <= told_by + 1
 
 
 def reasons() -> list[str]:
