@@ -127,7 +127,8 @@ def repair_calls(fields: dict[str, Any], target: Constraints) -> dict[str, Any]:
         if ids is not None and read_member(message, "role") == "tool":
             message["tool_call_id"] = ids.name_result(read_member(message, "tool_call_id"))
             has_changed = True
-        has_changed |= _tidy_parts(message)
+        if read_member(message, "role") == "assistant":
+            has_changed |= _tidy_parts(message)
         calls = decode_list(message.get("tool_calls")) or []
         if ids is not None and calls:
             named = ids.name_calls([read_text(call.get("id")) or "" for call in calls])
