@@ -66,6 +66,24 @@ def test_a_stream_with_more_choices_than_asked_for_ends_in_an_error(
     assert is_served()
 
 
+def test_a_stream_of_100_000_calls_is_read_once_for_each(
+    service: Site, is_served: Callable[[], bool]
+) -> None:
+    service.own("sim-calls:100000")
+    answer = service.chat(stream=True, **ALONE)
+    *events, end = events_of(answer.text)
+    assert end == "[DONE]"
+    choices = [choice for event in events for choice in event["choices"]]
+    assert choices[-1]["finish_reason"] == "tool_calls"
+    calls = [call for choice in choices for call in choice["delta"].get("tool_calls", ())]
+    arguments: dict[int, str] = {}
+    for call in calls:
+        found = call["function"].get("arguments", "")
+        arguments[call["index"]] = arguments.get(call["index"], "") + found
+    assert arguments == dict.fromkeys(range(100_000), "{}")
+    assert is_served()
+
+
 def test_hanging_answers_of_47_mb_fill_their_organizations_buffers_alone(
     service: Site, neighbour: Any, is_served: Callable[[], bool]
 ) -> None:

@@ -16,7 +16,7 @@ import msgspec
 from catalog.dialects.base import InvalidReply
 from catalog.dialects.openai.members import REASONING_NAMES, build_details, name_finish_reason
 from catalog.dialects.shared.raw import first_byte, is_empty, is_null
-from catalog.dialects.shared.replies import choose_call_id
+from catalog.dialects.shared.replies import LATE_ARGUMENTS, choose_call_id
 
 CALLS_REPAIRED: Final = "The tool calls were not written as OpenAI writes them; they were repaired."
 FINISH_REPAIRED: Final = "The finish reason did not say that there are tool calls; it was replaced."
@@ -44,14 +44,15 @@ class _Call:
     """One tool call of a choice, as far as it has come."""
 
     __slots__ = ("_depth", "_is_escaped", "_is_in_text", "given_id", "given_index",
-                 "has_arguments", "is_complete", "name", "number")  # fmt: skip
+                 "has_arguments", "is_complete", "is_ended", "name", "number")  # fmt: skip
 
     def __init__(self, number: int, given_id: str, given_index: int | None) -> None:
         self.number = number
         self.given_id = given_id
         self.given_index = given_index
         self.name = ""
-        self.has_arguments = self.is_complete = False
+        # ``is_ended``: it got an empty object, since another call began before its arguments came.
+        self.has_arguments = self.is_complete = self.is_ended = False
         self._depth = 0
         self._is_in_text = self._is_escaped = False
 
@@ -75,12 +76,27 @@ class _Call:
 class _ChoiceState:
     """What has come of one choice of a stream."""
 
-    __slots__ = ("calls", "ids", "is_finished")
+    __slots__ = ("_by_id", "_by_index", "_last", "begun", "ids", "is_finished", "open")
 
     def __init__(self) -> None:
-        self.calls: list[_Call] = []
+        # The last call with each id and with each index of the server's, and the last of all.
+        self._by_id: dict[str, _Call] = {}
+        self._by_index: dict[int | None, _Call] = {}
+        self._last: _Call | None = None
+        # The number of calls, and those that may still get their first arguments.
+        self.begun = 0
+        self.open: list[_Call] = []
         self.ids: set[str] = set()
         self.is_finished = False
+
+    def begin(self, given_id: str, index: int | None) -> _Call:
+        """Returns a new call."""
+        call = self._last = self._by_id[given_id] = self._by_index[index] = _Call(
+            self.begun, given_id, index
+        )
+        self.begun += 1
+        self.open.append(call)
+        return call
 
     def find(
         self, given_id: str, index: int | None, name: str, *, has_arguments: bool
@@ -90,18 +106,13 @@ class _ChoiceState:
         Servers number parallel calls by position, from one, all as zero, or not at all, and repeat
         id and name in each piece or make a new id for each.
         """
-        same_id = [call for call in self.calls if given_id and call.given_id == given_id]
-        same_index = [
-            call for call in self.calls if index is not None and call.given_index == index
-        ]
-        if same_id:
-            known = same_id[-1]
+        known = self._by_id.get(given_id) if given_id else None
+        if known is not None:
             is_other = None not in (index, known.given_index) and index != known.given_index
             return None if is_other else known
-        last = same_index[-1] if same_index else None
+        last = None if index is None else self._by_index.get(index)
         if last is None:
-            is_new = bool(given_id or name) or not self.calls
-            return None if is_new else self.calls[-1]
+            return None if given_id or name else self._last
         if not name:
             # A piece without a name has no other call to begin, whatever its id is.
             return last if not given_id or not last.is_complete else None
@@ -141,7 +152,7 @@ class Repairs:
         return [
             {"index": index, "delta": _end_calls({}, state), "finish_reason": "tool_calls"}
             for index, state in self._states.items()
-            if state.calls and not state.is_finished
+            if state.begun and not state.is_finished
         ]
 
     def _repair_delta(self, choice: dict[str, Any], state: _ChoiceState, notes: set[str]) -> None:
@@ -158,9 +169,9 @@ class Repairs:
         if choice["finish_reason"] is None or is_null(choice["finish_reason"]):
             return
         state.is_finished = True
-        if state.calls:
+        if state.begun:
             choice["delta"] = _end_calls(delta, state)
-        _name_calls(choice, notes, has_calls=bool(state.calls))
+        _name_calls(choice, notes, has_calls=bool(state.begun))
 
 
 def repair_whole(raw: msgspec.Raw, notes: set[str]) -> list[dict[str, Any]]:
@@ -324,7 +335,7 @@ def _continue_calls(
     state: _ChoiceState, pieces: list[dict[str, Any]], notes: set[str]
 ) -> Iterator[dict[str, Any]]:
     """Yields the pieces with one number for each call, its id and its name once."""
-    begun = len(state.calls)
+    begun = state.begun
     for position, piece in enumerate(pieces):
         given_id = _read_id(piece.get("id"))
         index = _read_index(piece.get("index"))
@@ -335,8 +346,7 @@ def _continue_calls(
         written: dict[str, Any] = {}
         if call is None:
             yield from _end_earlier(state, begun, is_whole=bool(arguments))
-            call = _Call(len(state.calls), given_id, index)
-            state.calls.append(call)
+            call = state.begin(given_id, index)
             written = {"id": choose_call_id(given_id, state.ids), "type": "function"}
             if written["id"] != given_id:
                 notes.add(CALLS_REPAIRED)
@@ -356,6 +366,8 @@ def _continue_calls(
             call.is_complete, text = bool(text.strip()), ""
         elif call.has_arguments and (call.is_complete or not isinstance(arguments, str | None)):
             # Some servers repeat the whole call at its end.
+            if call.is_ended and text.strip() not in _NO_ARGUMENTS:
+                raise InvalidReply(LATE_ARGUMENTS)
             text = ""
         call.extend(text)
         if text or written:
@@ -369,21 +381,30 @@ def _end_earlier(state: _ChoiceState, begun: int, *, is_whole: bool) -> Iterator
     Many clients take a call for finished as soon as the next one begins. Calls that one event
     begins without arguments may still get them in turn, so the end says that they have none.
     """
-    for call in state.calls:
-        if not call.has_arguments and (is_whole or call.is_complete or call.number < begun):
-            call.has_arguments = call.is_complete = True
+    if not state.open:
+        return
+    are_whole = is_whole or state.open[-1].is_complete
+    if not are_whole and state.open[0].number >= begun:
+        return
+    ended = [call for call in state.open if are_whole or call.number < begun]
+    state.open = state.open[len(ended) :]
+    for call in ended:
+        if not call.has_arguments:
+            call.has_arguments = call.is_complete = call.is_ended = True
             yield {"index": call.number, "function": {"arguments": "{}"}}
 
 
 def _end_calls(delta: dict[str, Any], state: _ChoiceState) -> dict[str, Any]:
     """Returns a delta with an empty object for each call without arguments: callers parse them."""
-    empty = [call for call in state.calls if not call.has_arguments]
+    empty = [call for call in state.open if not call.has_arguments]
+    state.open = []
     if not empty:
         return delta
     calls = [*delta.get("tool_calls", ())]
+    pieces = {each["index"]: each for each in reversed(calls)}
     for call in empty:
         call.has_arguments = True
-        piece = next((each for each in calls if each["index"] == call.number), None)
+        piece = pieces.get(call.number)
         if piece is None:
             calls.append({"index": call.number, "function": {"arguments": "{}"}})
         elif "function" in piece:

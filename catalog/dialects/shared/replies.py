@@ -28,6 +28,8 @@ UNSIGNED_FORMAT: Final = "unknown"
 NO_SIGNATURE: Final = "skip_thought_signature_validator"
 # The members of a choice that end it.
 _ENDS: Final = ("finish_reason", "native_finish_reason", "stop_reason")
+LATE_ARGUMENTS: Final = "A tool call got arguments after the next one had begun."
+# More pieces in one event are not a model's calls, and each would become an event of its own.
 _MOST_SPLIT: Final = 128
 _encode = msgspec.json.Encoder().encode
 
@@ -242,17 +244,17 @@ def split_calls(chunk: Chunk) -> list[Chunk]:
     """Returns the chunks into which a chunk is split so that each has a piece of one tool call.
 
     Providers that stream calls send them so, and some SDKs read only the first call of a chunk. The
-    first chunk has everything else of the output, and the last one the end and the counts.
+    first chunk has everything else, and the last one the end and the counts: nothing is repeated.
     """
     choices = chunk.fields["choices"]
     if not isinstance(choices, list) or len(choices) != 1:
         return [chunk]
     [choice] = choices
     calls = choice.get("delta", {}).get("tool_calls") or ()
-    # A longer list is not a model's: each piece becomes an event with the members of all events.
     if not 1 < len(calls) <= _MOST_SPLIT:
         return [chunk]
-    shared = {name: value for name, value in chunk.fields.items() if name != "usage"}
+    fields = {**chunk.fields}
+    usage = fields.pop("usage", None)
     ends = {name: choice.pop(name) for name in _ENDS if name in choice}
     delta = choice["delta"]
     chunks = []
@@ -260,14 +262,16 @@ def split_calls(chunk: Chunk) -> list[Chunk]:
         piece = {**choice, "delta": {**delta, "tool_calls": [call]}, "finish_reason": None}
         chunks.append(
             Chunk(
-                fields={**shared, "choices": [piece]},
+                fields={**fields, "choices": [piece]},
                 model=chunk.model,
                 upstream_id=chunk.upstream_id,
                 has_choices=True,
             )
         )
-        choice, delta = {"index": choice["index"]}, {}
-    chunk.fields = {**chunk.fields, "choices": [{**piece, **ends}]}
+        choice, delta, fields = {"index": choice["index"]}, {}, {}
+    chunk.fields = {"choices": [{**piece, **ends}]}
+    if usage is not None:
+        chunk.fields["usage"] = usage
     return [*chunks[:-1], chunk]
 
 
@@ -342,7 +346,7 @@ class ToolCallBlocks:
     one, whether the server tells that end or not.
     """
 
-    __slots__ = ("_empty", "_ids", "_numbers", "_whole", "notes")
+    __slots__ = ("_empty", "_ended", "_ids", "_numbers", "_whole", "notes")
 
     def __init__(self) -> None:
         self.notes: set[str] = set()
@@ -350,8 +354,9 @@ class ToolCallBlocks:
         self._ids: set[str] = set()
         # The calls whose arguments stand where they begin: what follows repeats these.
         self._whole: set[int] = set()
-        # The last call, while it has no arguments.
+        # The last call, while it has no arguments; and the calls that got an empty object.
         self._empty: int | None = None
+        self._ended: set[int] = set()
 
     @property
     def has_calls(self) -> bool:
@@ -372,10 +377,15 @@ class ToolCallBlocks:
         return output
 
     def extend(self, block: int, arguments: str) -> Output:
-        """Returns a piece of a call's arguments; an empty output for a block that is not a call."""
+        """Returns a piece of a call's arguments; an empty output for a block that is not a call.
+
+        Raises :class:`InvalidStream` for arguments that come after the call has ended without.
+        """
         number = self._numbers.get(block)
         if not arguments or number is None or number in self._whole:
             return Output()
+        if number in self._ended:
+            raise InvalidStream(LATE_ARGUMENTS)
         if number == self._empty:
             self._empty = None
         return Output(tool_calls=[{"index": number, "function": {"arguments": arguments}}])
@@ -389,7 +399,7 @@ class ToolCallBlocks:
         if self._empty is None:
             return Output()
         number, self._empty = self._empty, None
-        self._whole.add(number)
+        self._ended.add(number)
         return Output(tool_calls=[{"index": number, "function": {"arguments": "{}"}}])
 
 

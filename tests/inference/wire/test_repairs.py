@@ -15,7 +15,7 @@ import pytest
 from catalog import dialects
 from catalog.capabilities import UNDESCRIBED, Capabilities, NativeFormat
 from catalog.dialects.anthropic.native import NO_BLOCK, NO_START
-from catalog.dialects.base import Operation
+from catalog.dialects.base import InvalidStream, Operation
 from catalog.dialects.openai import responses
 from catalog.dialects.shared import replies
 from catalog.dialects.wholes import join_stream
@@ -567,6 +567,43 @@ def test_each_sdk_holds_the_answer_that_was_sent(
             assert numbers == sorted(numbers) or name in IN_TURN
     assert held == dict.fromkeys(judges, row.held)
     assert_in_order()
+
+
+LATE: dict[str, tuple[str, bytes]] = {
+    "openai": (
+        "openai",
+        data(calls(piece("get_weather", "", index=0, id="a")),
+             calls(piece("get_time", "", index=1, id="b")),
+             calls(piece(None, OSLO[0], index=0))),
+    ),
+    "anthropic": (
+        "anthropic",
+        data(BEGUN, *uses([0], ["a"], [("get_weather", "")])[:1], *uses([1], ["b"], ONE),
+             *uses([0], ["a"], ONE)[1:], TURN_END, MESSAGE_STOP),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(LATE))
+def test_arguments_after_the_end_of_their_call_are_an_error(name: str) -> None:
+    """A tool must not run without the arguments that its model gave it."""
+    kind, events = LATE[name]
+    dialect = dialects.get(kind)
+    assert dialect is not None
+    with pytest.raises(InvalidStream, match="got arguments after the next one had begun"):
+        dialect.stream_parser(Operation.CHAT).feed(events)
+
+
+def test_a_split_event_repeats_nothing() -> None:
+    """A lying server must not fill its caller's line with copies of one long member."""
+    pieces = [piece("get_time", "{}", index=at, id=str(at)) for at in range(60)]
+    event = {**calls(*pieces), "extra": "x" * 10_000, "usage": USAGE}
+    dialect = dialects.get("openai")
+    assert dialect is not None
+    parser = dialect.stream_parser(Operation.CHAT)
+    chunks = [each for each in parser.feed(data(event, STOP)) if each.has_choices]
+    assert sum("extra" in chunk.fields for chunk in chunks) == 1
+    assert ["usage" in chunk.fields for chunk in chunks] == [False] * 118 + [True, False]
 
 
 NOTED: dict[str, tuple[bytes, bytes, set[str], set[str]]] = {

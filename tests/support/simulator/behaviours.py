@@ -347,6 +347,17 @@ def _choices(request: Request) -> Script:
         yield http_response(200, body)
 
 
+def _calls(request: Request) -> Script:
+    """Streams many tool calls: half of them in one event, the others in an event each."""
+    half = int(request.numbers(100_000)[0]) // 2
+    call = b'{"index":%d,"id":"c%d","function":{"name":"f","arguments":""}}'
+    begun = [call % (number, number) for number in range(2 * half)]
+    event = b'data: {"choices":[{"index":0,"delta":{"tool_calls":[%b]}}]}\n\n'
+    end = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}\n\n'
+    events = [event % calls for calls in (b",".join(begun[:half]), *begun[half:])]
+    yield http_response(200, b"".join((*events, end, b"data: [DONE]\n\n")), "text/event-stream")
+
+
 def _hang(request: Request) -> Script:
     """Sends a whole answer of many bytes except for the last, and waits."""
     size = int(request.numbers(47_000_000)[0])
@@ -533,6 +544,7 @@ BEHAVIOURS: dict[str, tuple[str, Callable[[Request], Script]]] = {
     "sim-usage-zero": ("token counts 0", _usage(0)),
     "sim-usage-null": ("token counts null", _usage(None)),
     "sim-choices": ("an answer, or an event, with :N choices (500000)", _choices),
+    "sim-calls": ("a stream of :N tool calls (100000)", _calls),
     "sim-hanging": ("an answer of :N bytes (47000000) without its last byte", _hang),
     # Connections.
     "sim-connect-reset": ("reset before any header", lambda q: (Signal.RESET,)),

@@ -329,6 +329,7 @@ STREAMED: dict[str, Check] = {
     "sim-big-event": ok(lambda a: a.deltas[1] == {"content": "x" * 2 * 1024 * 1024}),
     "sim-choices:3": ok(lambda a: b'"delta"' in a.body and len(
         json.loads(a.body.removeprefix(b"data: "))["choices"]) == 3),
+    "sim-calls:4": ok(lambda a: [len(d.get("tool_calls", ())) for d in a.deltas] == [2, 1, 1, 0]),
     "sim-burst:30": ok(lambda a: [d.get("content") for d in a.deltas] == ["a"] * 30 + [None]),
     "sim-choice-index:4": ok(lambda a: {
         c["index"] for e in a.events[:-1] for c in e["choices"]} == {4}),
