@@ -194,7 +194,7 @@ class ChoicesParser:
             if len(event) < _SHORT_EVENT_BYTES and event.strip().lower() in SILENT:
                 self.notes.add(WITHOUT_DATA)
             elif (chunk := self._chunk(event)) is not None:
-                self.pending += split_calls(chunk)
+                self.pending += [chunk] if self._repairs is None else split_calls(chunk)
 
     def _close_calls(self, repairs: Repairs) -> None:
         """Adds the finish reason of calls that lack it, and their arguments."""
