@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import ssl
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import Group, User
 from django.core.cache import cache
+from django.test import Client
 from django.utils import timezone
 
 from catalog.models import ModelEndpoint
+from config.console.sign_in import roles
+from config.egress.addresses import EgressPolicy
 from tests.support import factories
 from tests.support.catalogue import DAY, publish
+from tests.support.upstreams.tls import Authority
 
 
 @pytest.fixture(autouse=True)
@@ -23,6 +30,34 @@ def _everything_listed(settings: Any) -> None:
 def _nothing_kept() -> None:
     """Clears the cache, which keeps traffic figures for a minute."""
     cache.clear()
+
+
+@pytest.fixture
+def finance(db: None) -> Client:
+    """Returns a browser of an operator whose role is Finance."""
+    roles.update_roles()
+    user = User.objects.create_user("fin", is_staff=True)
+    user.groups.add(Group.objects.get(name="Finance"))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture
+def context(authority: Authority, settings: Any) -> ssl.SSLContext:
+    """Returns a TLS context for a server at 127.0.0.1, which the egress policy allows."""
+    settings.EGRESS_POLICY = EgressPolicy(
+        allowed_networks=(ip_network("127.0.0.1/32"),),
+        ca_bundle=authority.bundle,
+        connect_timeout=2,
+        max_response_bytes=100_000,
+    )
+    return authority.server_context("127.0.0.1")
 
 
 @pytest.fixture

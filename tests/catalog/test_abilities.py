@@ -58,9 +58,7 @@ def test_a_file_states_abilities_and_an_export_repeats_them(endpoint: ModelEndpo
     assert row["abilities"] == STATED
 
 
-def test_a_file_without_the_member_keeps_them_and_null_clears_them(
-    endpoint: ModelEndpoint,
-) -> None:
+def test_a_file_without_the_member_keeps_them_and_null_clears_them(endpoint: ModelEndpoint) -> None:
     load(abilities=STATED)
     data = json.loads(imports.export()[0])
     del data["endpoints"][0]["abilities"]

@@ -22,15 +22,7 @@ _MODEL_ID = re.compile(r"[a-z0-9._:-]+/[a-z0-9._:-]+")
 _DIALECTS = {"openai", "anthropic", "gemini", "azure", "bedrock", "vertex"}
 _URL_FROM_CREDENTIAL = {"azure", "bedrock", "vertex"}
 _INPUTS = {"text", "image", "file", "audio", "video"}
-_OUTPUTS = {
-    "text",
-    "image",
-    "embeddings",
-    "audio",
-    "rerank",
-    "speech",
-    "transcription",
-}
+_OUTPUTS = _words("text image embeddings audio rerank speech transcription")
 _TOKENIZERS = _words(
     "Router Media Other GPT Claude Gemini Gemma Grok Cohere Nova Qwen Yi DeepSeek Mistral"
     " Llama2 Llama3 Llama4 PaLM RWKV Qwen3"
@@ -47,45 +39,18 @@ _PARAMETERS = _words(
 )
 _QUANTIZATIONS = _words("int4 int8 fp4 mxfp4 nvfp4 fp6 fp8 mxfp8 fp16 bf16 fp32 unknown")
 _PROVIDER_FIELDS = [
-    "slug",
-    "name",
-    "dialect",
-    "base_url",
-    "data_policy",
-    "datacenters",
-    "headquarters",
-    "privacy_policy_url",
-    "terms_of_service_url",
-    "status_page_url",
-]
+    "slug", "name", "dialect", "base_url", "data_policy", "datacenters", "headquarters",
+    "privacy_policy_url", "terms_of_service_url", "status_page_url",
+]  # fmt: skip
 _MODEL_FIELDS = [
-    "id",
-    "canonical_slug",
-    "name",
-    "created",
-    "description",
-    "context_length",
-    "architecture",
-    "supported_parameters",
-    "default_parameters",
-    "expiration_date",
-    "knowledge_cutoff",
-    "supported_voices",
-    "per_request_limits",
-]
+    "id", "canonical_slug", "name", "created", "description", "context_length", "architecture",
+    "supported_parameters", "default_parameters", "expiration_date", "knowledge_cutoff",
+    "supported_voices", "per_request_limits",
+]  # fmt: skip
 _ENDPOINT_FIELDS = [
-    "model",
-    "provider",
-    "upstream_model_id",
-    "pricing",
-    "context_length",
-    "max_completion_tokens",
-    "quantization",
-    "is_moderated",
-    "region",
-    "zdr",
-    "supported_parameters",
-]
+    "model", "provider", "upstream_model_id", "pricing", "context_length", "max_completion_tokens",
+    "quantization", "is_moderated", "region", "zdr", "supported_parameters",
+]  # fmt: skip
 
 
 @cache

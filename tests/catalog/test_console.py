@@ -17,17 +17,16 @@ from tests.support.console import SECRET, change, fingerprint, listing, page
 from tests.support.factories import Tenant
 
 FORM = {"name": "Acme AI", "dialect": "openai", "base_url": "https://api.example.com/v1"}
+LISTED = {**FORM, "is_listed": "on"}
+
+
+def errors_of(response: Any) -> Any:
+    return response.context["adminform"].form.errors
 
 
 def test_change_provider_stores_the_credential_of_the_operator(operator: Client, db: None) -> None:
     provider = factories.make_provider("acme-ai", name="Acme AI")
-    form = {
-        "name": "Acme AI",
-        "dialect": "openai",
-        "base_url": "https://API.example.com/v1/",
-        "is_listed": "on",
-        "secret": SECRET,
-    }
+    form = {**LISTED, "base_url": "https://API.example.com/v1/", "secret": SECRET}
 
     response = operator.post(page(provider), form)
 
@@ -42,17 +41,14 @@ def test_change_provider_stores_the_credential_of_the_operator(operator: Client,
 def test_stored_credentials_go_to_no_other_host(operator: Client, tenant: Tenant) -> None:
     provider = factories.make_provider("acme-ai", name="Acme AI", base_url=FORM["base_url"])
     provider.set_credential(Secret(SECRET))
-    moved = {**FORM, "is_listed": "on", "base_url": "https://listener.example/v1"}
+    moved = {**LISTED, "base_url": "https://listener.example/v1"}
     before = fingerprint()
     refused = operator.post(page(provider), moved)
-    assert refused.context["adminform"].form.errors == {
-        "base_url": [
-            (
-                "The host changes, and the stored credential goes to no other host. Enter the "
-                "credential again on the provider's page."
-            )
-        ]
-    }
+    text = (
+        "The host changes, and the stored credential goes to no other host. Enter the credential "
+        "again on the provider's page."
+    )
+    assert errors_of(refused) == {"base_url": [text]}
     assert fingerprint() == before
     # Another path of the same host shows the credential to nobody new.
     near = {**moved, "base_url": "https://api.example.com:8443/v2"}
@@ -62,40 +58,28 @@ def test_stored_credentials_go_to_no_other_host(operator: Client, tenant: Tenant
 
     factories.make_credential(tenant, Provider.objects.get(), SECRET)
     before = fingerprint()
-    refused = operator.post(page(provider), {**FORM, "is_listed": "on", "secret": SECRET})
-    assert refused.context["adminform"].form.errors == {
-        "base_url": [
-            (
-                "The host changes, and credentials of organizations at this provider go to no "
-                "other host. Add another provider."
-            )
-        ]
-    }
+    refused = operator.post(page(provider), {**LISTED, "secret": SECRET})
+    text = (
+        "The host changes, and credentials of organizations at this provider go to no other host. "
+        "Add another provider."
+    )
+    assert errors_of(refused) == {"base_url": [text]}
     assert fingerprint() == before
     ByokCredential.objects.get().remove()
-    again = operator.post(page(provider), {**FORM, "is_listed": "on", "secret": SECRET})
-    assert again.status_code == 302
+    assert operator.post(page(provider), {**LISTED, "secret": SECRET}).status_code == 302
 
 
 def test_a_provider_that_takes_no_key_forgets_its_credential(operator: Client, db: None) -> None:
     provider = factories.make_provider("acme-ai", name="Acme AI")
     provider.set_credential(Secret(SECRET))
-    form = {
-        "name": "Acme AI",
-        "dialect": "openai",
-        "base_url": "http://10.0.0.5:8000/v1",
-        "is_listed": "on",
-        "is_keyless": "on",
-    }
+    form = {**LISTED, "base_url": "http://10.0.0.5:8000/v1", "is_keyless": "on"}
     refused = operator.post(page(provider), form)
-    assert refused.context["adminform"].form.errors == {
-        "base_url": ["the address or the port of the URL is not allowed"]
-    }
+    text = "the address or the port of the URL is not allowed"
+    assert errors_of(refused) == {"base_url": [text]}
     form |= {"allowed_networks": "10.0.0.5/32", "secret": SECRET}
     refused = operator.post(page(provider), form)
-    assert refused.context["adminform"].form.errors == {
-        "secret": ["A provider that takes no key has none: leave one of both."]
-    }
+    text = "A provider that takes no key has none: leave one of both."
+    assert errors_of(refused) == {"secret": [text]}
     assert Provider.objects.get().reveal_credential() == Secret(SECRET)
     assert operator.post(page(provider), {**form, "secret": ""}).status_code == 302
     found = Provider.objects.get()
@@ -120,7 +104,7 @@ def test_a_reach_that_cannot_be_read_is_refused(
     provider = factories.make_provider("acme-ai", name="Acme AI")
     before = Provider.objects.values().get()
     response = operator.post(page(provider), {**FORM, field: value})
-    [error] = response.context["adminform"].form.errors[field]
+    [error] = errors_of(response)[field]
     assert message in error
     assert Provider.objects.values().get() == before
 
@@ -130,9 +114,7 @@ def test_change_provider_requires_a_base_url_for_its_dialect(operator: Client, d
 
     response = operator.post(page(provider), {"name": "X", "dialect": "openai", "base_url": ""})
 
-    assert response.context["adminform"].form.errors == {
-        "base_url": ["This dialect needs a base URL."]
-    }
+    assert errors_of(response) == {"base_url": ["This dialect needs a base URL."]}
 
 
 @pytest.mark.parametrize("created", ["-1", "100000000001", "1767225600000"])
@@ -142,8 +124,8 @@ def test_change_model_refuses_a_time_outside_seconds(
     model = factories.make_model()
     before = fingerprint()
     response = change(operator, model, {"created": created})
-    errors = response.context["adminform"].form.errors
-    assert errors["created"] == ["Must be a Unix time in seconds, not in milliseconds."]
+    text = "Must be a Unix time in seconds, not in milliseconds."
+    assert errors_of(response)["created"] == [text]
     assert fingerprint() == before
 
 

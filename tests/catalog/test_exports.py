@@ -6,20 +6,18 @@ import io
 import json
 import ssl
 from dataclasses import replace
-from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
 
 from catalog import imports
 from catalog.models import LanguageModel, ModelEndpoint, Provider
 from config.bulk.report import RowOutcome
-from config.egress.addresses import EgressPolicy
 from tests.support import factories
 from tests.support.database import snapshots
-from tests.support.upstreams.tls import Authority, Script, answering, sending, serving
+from tests.support.operators.commands import refuse, run, run_json
+from tests.support.upstreams.tls import Script, Server, answering, sending, serving
 
 BUNDLED = (Path(imports.__file__).with_name("data") / "catalogue.json").read_bytes()
 NONE = {"providers": 0, "models": 0, "endpoints": 0}
@@ -65,6 +63,7 @@ SMALL = {
     ],
 }
 ONE = {"providers": 1, "models": 1, "endpoints": 1}
+CREATED = {"created": ONE, "updated": NONE, "unchanged": NONE}
 
 
 def load(file: dict[str, Any]) -> None:
@@ -156,9 +155,7 @@ def test_export_contains_every_field(db: None) -> None:
     ],
 )
 def test_export_leaves_out_unlisted_rows(
-    db: None,
-    table: type[Provider | LanguageModel | ModelEndpoint],
-    counts: dict[str, int],
+    db: None, table: type[Provider | LanguageModel | ModelEndpoint], counts: dict[str, int]
 ) -> None:
     for _ in range(2):
         factories.make_endpoint(factories.make_model(), factories.make_provider())
@@ -185,8 +182,7 @@ def test_apply_reports_the_outcome_of_each_row(db: None) -> None:
     file = SMALL | {"providers": [provider], "endpoints": endpoints}
     planned: list[tuple[str, str, RowOutcome]] = []
     imports.apply(
-        imports.parse(json.dumps(file).encode()),
-        on_row=lambda *row: planned.append(row[:3]),
+        imports.parse(json.dumps(file).encode()), on_row=lambda *row: planned.append(row[:3])
     )
     assert planned == [
         ("providers", "acme", RowOutcome.UPDATE),
@@ -194,12 +190,6 @@ def test_apply_reports_the_outcome_of_each_row(db: None) -> None:
         ("endpoints", "acme/falcon-2026-06-01 acme falcon global", RowOutcome.UNCHANGED),
         ("endpoints", "acme/falcon-2026-06-01 acme falcon us", RowOutcome.CREATE),
     ]
-
-
-def run(name: str, *arguments: str) -> tuple[str, str]:
-    out, err = io.StringIO(), io.StringIO()
-    call_command(name, *arguments, stdout=out, stderr=err)
-    return out.getvalue(), err.getvalue()
 
 
 def count_of(kinds: dict[str, int]) -> str:
@@ -210,7 +200,7 @@ def test_import_command_lists_its_plan_and_changes_nothing(db: None, tmp_path: P
     file = tmp_path / "catalogue.json"
     file.write_text(json.dumps(SMALL))
     before = snapshots.everything()
-    report = {"created": ONE, "updated": NONE, "unchanged": NONE, "dry_run": True}
+    report = CREATED | {"dry_run": True}
     rates = {
         "prompt": "0.0000005", "completion": "1", "image": "0.1", "image_token": "0.00003",
     }  # fmt: skip
@@ -227,9 +217,7 @@ def test_import_command_lists_its_plan_and_changes_nothing(db: None, tmp_path: P
             ],
         },
     ]
-    out, err = run("import_catalog", str(file), "--plan", "--json")
-    assert json.loads(out) == report | {"plan": steps}
-    assert err == ""
+    assert run_json("import_catalog", str(file), "--plan") == (report | {"plan": steps}, "")
     for option in ("--plan", "--dry-run"):
         out, err = run("import_catalog", str(file), option)
         assert out.splitlines() == [
@@ -248,7 +236,7 @@ def test_import_command_lists_its_plan_and_changes_nothing(db: None, tmp_path: P
                 "Tokens of generated images: – → $30 per million"
             ),
         ]
-    assert json.loads(run("import_catalog", str(file), "--dry-run", "--json")[0]) == report
+    assert run_json("import_catalog", str(file), "--dry-run")[0] == report
     assert snapshots.everything() == before
 
 
@@ -257,8 +245,8 @@ def test_import_command_reads_the_file_of_the_export_command(
 ) -> None:
     load(SMALL)
     file = tmp_path / "catalogue.json"
-    assert json.loads(run("export_catalog", str(file), "--json")[0]) == {"exported": ONE}
-    assert json.loads(run("import_catalog", str(file), "--json")[0])["unchanged"] == ONE
+    assert run_json("export_catalog", str(file))[0] == {"exported": ONE}
+    assert run_json("import_catalog", str(file))[0]["unchanged"] == ONE
     output = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(output))
     assert run("export_catalog", "-") == ("", "1 providers, 1 models, 1 endpoints\n")
@@ -275,42 +263,24 @@ def test_import_command_reads_the_file_of_the_export_command(
 def test_export_command_refuses_an_invalid_destination(
     db: None, arguments: tuple[str, ...], code: int, message: str
 ) -> None:
-    with pytest.raises(CommandError) as caught:
-        run("export_catalog", *arguments)
-    assert (caught.value.returncode, str(caught.value)) == (code, message)
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
-
-
-@pytest.fixture
-def context(authority: Authority, settings: Any) -> ssl.SSLContext:
-    """Returns a TLS context for a server at 127.0.0.1, which the egress policy allows."""
-    settings.EGRESS_POLICY = EgressPolicy(
-        allowed_networks=(ip_network("127.0.0.1/32"),),
-        ca_bundle=authority.bundle,
-        connect_timeout=2,
-        max_response_bytes=100_000,
-    )
-    return authority.server_context("127.0.0.1")
+    assert refuse("export_catalog", *arguments) == (code, message)
 
 
 def test_import_command_fetches_a_catalogue(db: None, context: ssl.SSLContext) -> None:
     with serving(answering(json.dumps(SMALL).encode()), context) as server:
         url = f"https://127.0.0.1:{server.port}/catalogue.json"
-        out, _ = run("import_catalog", "--from-url", url, "--json")
-    assert json.loads(out) == {
-        "created": ONE,
-        "updated": NONE,
-        "unchanged": NONE,
-        "dry_run": False,
-    }
+        report, _ = run_json("import_catalog", "--from-url", url)
+    assert report == CREATED | {"dry_run": False}
     assert server.requests[0][0].startswith(b"GET /catalogue.json HTTP/1.1\r\n")
 
 
 UNFETCHED = "The catalogue could not be fetched: "
+
+
+def fetch(server: Server, scheme: str = "https") -> tuple[int, str]:
+    """Imports a catalogue from a server, which must fail; returns the exit code and the message."""
+    url = f"{scheme}://127.0.0.1:{server.port}/catalogue.json"
+    return refuse("import_catalog", "--from-url", url)
 
 
 @pytest.mark.parametrize(
@@ -329,25 +299,23 @@ def test_import_command_reports_a_failed_fetch(
     db: None, context: ssl.SSLContext, script: Script, message: str
 ) -> None:
     before = snapshots.everything()
-    with serving(script, context) as server, pytest.raises(CommandError) as caught:
-        run("import_catalog", "--from-url", f"https://127.0.0.1:{server.port}/catalogue.json")
-    assert (caught.value.returncode, str(caught.value)) == (1, UNFETCHED + message)
+    with serving(script, context) as server:
+        assert fetch(server) == (1, UNFETCHED + message)
     assert len(server.requests) == 1
     assert snapshots.everything() == before
 
 
 def test_import_command_refuses_a_malformed_fetched_file(db: None, context: ssl.SSLContext) -> None:
-    with serving(answering(b"{"), context) as server, pytest.raises(CommandError) as caught:
-        run("import_catalog", "--from-url", f"https://127.0.0.1:{server.port}/")
-    assert caught.value.returncode == 1
-    assert str(caught.value).startswith("not a catalogue file: ")
+    with serving(answering(b"{"), context) as server:
+        code, message = fetch(server)
+    assert code == 1
+    assert message.startswith("not a catalogue file: ")
     assert Provider.objects.count() == 0
 
 
 def test_import_command_refuses_a_url_without_https(db: None, context: ssl.SSLContext) -> None:
-    with serving(answering()) as server, pytest.raises(CommandError) as caught:
-        run("import_catalog", "--from-url", f"http://127.0.0.1:{server.port}/catalogue.json")
-    assert (caught.value.returncode, str(caught.value)) == (1, "The URL must begin with https://")
+    with serving(answering()) as server:
+        assert fetch(server, "http") == (1, "The URL must begin with https://")
     assert server.connections == 0
 
 
@@ -355,10 +323,8 @@ def test_import_command_does_not_connect_to_a_forbidden_address(
     db: None, context: ssl.SSLContext, settings: Any
 ) -> None:
     settings.EGRESS_POLICY = replace(settings.EGRESS_POLICY, allowed_networks=())
-    with serving(answering(), context) as server, pytest.raises(CommandError) as caught:
-        run("import_catalog", "--from-url", f"https://127.0.0.1:{server.port}/catalogue.json")
-    assert caught.value.returncode == 1
-    assert str(caught.value) == f"{UNFETCHED}refused by the egress policy: URL."
+    with serving(answering(), context) as server:
+        assert fetch(server) == (1, f"{UNFETCHED}refused by the egress policy: URL.")
     assert server.connections == 0
 
 
@@ -366,7 +332,5 @@ def test_import_command_does_not_connect_to_a_forbidden_address(
 def test_import_command_requires_either_a_file_or_a_url(
     db: None, arguments: tuple[str, ...]
 ) -> None:
-    with pytest.raises(CommandError) as caught:
-        run("import_catalog", *arguments)
     message = "Name a FILE, --from-url URL or --bundled."
-    assert (caught.value.returncode, str(caught.value)) == (2, message)
+    assert refuse("import_catalog", *arguments) == (2, message)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
-from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
 
@@ -20,6 +19,7 @@ from catalog.sync.plans.comparing import find_changes
 from config.bulk.report import ImportPlan, PlanRow
 from tests.support import factories
 from tests.support.database import snapshots
+from tests.support.operators import commands
 
 Edit = Callable[[dict[str, Any]], None]
 HALF, DOUBLE = "0.0000005", "0.000002"
@@ -158,10 +158,7 @@ def test_a_rate_is_told_in_the_unit_of_price_lists(
         ({"prompt": "0.0000001"}, ["a tenth of the price or less"]),
         ({"prompt": "0"}, ["becomes free"]),
         ({"request": "0.01"}, ["was free"]),
-        (
-            {"prompt": "0.00001", "completion": "0"},
-            ["10 times the price or more", "becomes free"],
-        ),
+        ({"prompt": "0.00001", "completion": "0"}, ["10 times the price or more", "becomes free"]),
         # A rate for cached tokens cost as much as the others before.
         ({"input_cache_read": "0.0000005"}, []),
     ],
@@ -194,10 +191,7 @@ def test_risky_rows_come_first_and_the_rest_is_a_number(stored: dict[str, Any]) 
     assert sum(report.unchanged.values()) == 2
 
 
-def run(*arguments: str) -> tuple[str, str]:
-    out, err = io.StringIO(), io.StringIO()
-    call_command("import_catalog", *arguments, stdout=out, stderr=err)
-    return out.getvalue(), err.getvalue()
+run = partial(commands.run, "import_catalog")
 
 
 def test_the_command_prints_what_changes_risky_rows_first(

@@ -7,14 +7,12 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Group, User
 from django.test import Client
 
 from catalog.models import ModelEndpoint, PriceVersion
 from catalog.pricing import Price
 from catalog.pricing.contract import render_lines, render_pricing
 from config.audit.entries import AuditEntry
-from config.console.sign_in import roles
 from endpoints.models import PrivateEndpoint
 from tests.support import factories
 from tests.support.console import messages_of, page
@@ -272,13 +270,8 @@ def test_a_price_that_another_operator_has_set_is_not_replaced_unseen(
 
 
 def test_finance_may_edit_a_price_and_a_viewer_may_not(
-    endpoint: ModelEndpoint, viewer: Client
+    endpoint: ModelEndpoint, viewer: Client, finance: Client
 ) -> None:
-    roles.update_roles()
-    user = User.objects.create_user("fin", is_staff=True)
-    user.groups.add(Group.objects.get(name="Finance"))
-    finance = Client()
-    finance.force_login(user)
     before = snapshots.everything()
     assert viewer.get(page(endpoint, "edit_price")).status_code == 403
     assert send(viewer, endpoint, fields_of(prompt="3"), "save").status_code == 403

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
-import json
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from config.credentials import Secret
 from config.egress import EgressPolicy
 from config.egress.addresses import PinnedHost, Proxy
 from tests.support.database import snapshots
+from tests.support.operators import commands
 from tests.support.upstreams.listing import OLLAMA, VLLM, answer_models
 from tests.support.upstreams.tls import Authority, Server, answering, sending, serving
 
@@ -37,11 +38,7 @@ def ollama() -> Iterator[Server]:
         yield server
 
 
-def connect(*arguments: str) -> tuple[dict[str, Any], str]:
-    out, err = io.StringIO(), io.StringIO()
-    call_command("connect", *arguments, "--json", stdout=out, stderr=err)
-    found: dict[str, Any] = json.loads(out.getvalue())
-    return found, err.getvalue()
+connect = partial(commands.run_json, "connect")
 
 
 def refuse(*arguments: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator
 from ipaddress import ip_network
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
 
 from catalog.models import LanguageModel, ModelEndpoint, Provider
 from config.credentials import Secret
@@ -18,6 +16,7 @@ from config.egress import EgressPolicy
 from config.egress.addresses import PinnedHost
 from tests.support import factories
 from tests.support.database import snapshots
+from tests.support.operators import commands
 from tests.support.upstreams.listing import answer_models
 from tests.support.upstreams.tls import Authority, Server, serving
 
@@ -40,19 +39,15 @@ def openai(db: None, settings: Any, tmp_path: Path) -> Iterator[Server]:
 
 
 def connect(*arguments: str) -> dict[str, Any]:
-    out = io.StringIO()
-    call_command("connect", *arguments, "--json", stdout=out, stderr=io.StringIO())
-    found: dict[str, Any] = json.loads(out.getvalue())
-    return found
+    return commands.run_json("connect", *arguments)[0]
 
 
 def refuse(*arguments: str) -> str:
     before = snapshots.everything()
-    with pytest.raises(CommandError) as caught:
-        connect(*arguments)
-    assert caught.value.returncode == 1
+    code, message = commands.refuse("connect", *arguments, "--json")
+    assert code == 1
     assert snapshots.everything() == before
-    return str(caught.value)
+    return message
 
 
 def test_a_provider_is_imported_with_its_key_and_its_prices(openai: Server, settings: Any) -> None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import requests
-from django.core.management import call_command
 
 from catalog.models import Provider
 from config.egress import EgressPolicy
 from inference.models import Generation
 from tests.support import factories
+from tests.support.operators.commands import run_json
 from tests.support.processes import serve
 from tests.support.simulator.server import Simulator
 
@@ -39,10 +37,8 @@ def test_a_connected_server_answers_through_a_service_that_runs(
             url = f"{served.address}/api/v1/chat/completions"
             return requests.post(url, json=body, headers=headers, timeout=60)
 
-        out = io.StringIO()
-        arguments = ("--allow", "--models", "sim-echo", "--json")
-        call_command("connect", own_server.base_url, *arguments, stdout=out, stderr=io.StringIO())
-        found = json.loads(out.getvalue())
+        arguments = ("--allow", "--models", "sim-echo")
+        found, _ = run_json("connect", own_server.base_url, *arguments)
         for name in (found["models"][0], "sim-echo"):
             answer = chat(name)
             assert answer.status_code == 200, answer.text

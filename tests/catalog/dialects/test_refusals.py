@@ -26,123 +26,69 @@ def read(body: Any) -> ProviderFailure:
     return parse_error(json.dumps(body).encode())
 
 
+def error(message: str | None, **members: Any) -> dict[str, Any]:
+    return {"error": {"message": message, **members}}
+
+
+INVALID = {"type": "invalid_request_error"}
+
+
 @pytest.mark.parametrize(
     ("status", "body", "expected"),
     [
         # OpenAI and Azure
-        (
-            400,
-            {"error": {"message": "Please shorten it.", "code": "context_length_exceeded"}},
-            LONG,
-        ),
-        (400, {"error": {"message": "It was filtered.", "code": "content_filter"}}, CONTENT),
-        (
-            400,
-            {"error": {"message": "Your request was rejected by the safety system.", "code": None}},
-            CONTENT,
-        ),
+        (400, error("Please shorten it.", code="context_length_exceeded"), LONG),
+        (400, error("It was filtered.", code="content_filter"), CONTENT),
+        (400, error("Your request was rejected by the safety system.", code=None), CONTENT),
         # Anthropic
-        (
-            400,
-            {
-                "type": "error",
-                "error": {
-                    "type": "invalid_request_error",
-                    "message": "prompt is too long: 210000 tokens > 200000 maximum",
-                },
-            },
-            LONG,
-        ),
-        (
-            400,
-            {
-                "error": {
-                    "type": "invalid_request_error",
-                    "message": "input length and `max_tokens` exceed context limit: 19 + 2 > 20",
-                }
-            },
-            LONG,
-        ),
-        (
-            400,
-            {
-                "error": {
-                    "type": "invalid_request_error",
-                    "message": "Output blocked by content filtering policy",
-                }
-            },
-            CONTENT,
-        ),
+        (400, {
+            "type": "error",
+            **error("prompt is too long: 210000 tokens > 200000 maximum", **INVALID),
+        }, LONG),
+        (400, error("input length and `max_tokens` exceed context limit: 19 + 2 > 20", **INVALID),
+         LONG),
+        (400, error("Output blocked by content filtering policy", **INVALID), CONTENT),
         # Gemini, with a number and a name
-        (
-            400,
-            {
-                "error": {
-                    "code": 400,
-                    "status": "INVALID_ARGUMENT",
-                    "message": "The input token count (1200000) exceeds the maximum number of "
-                    "tokens allowed (1048576).",
-                }
-            },
-            LONG,
-        ),
+        (400, error(
+            "The input token count (1200000) exceeds the maximum number of tokens allowed "
+            "(1048576).",
+            code=400, status="INVALID_ARGUMENT",
+        ), LONG),
         # Bedrock
         (400, {"message": "Input is too long for requested model."}, LONG),
         # vLLM, llama.cpp, TGI, Mistral, xAI, Moonshot, MiniMax
-        (
-            400,
-            {
-                "object": "error",
-                "message": "This model's maximum context length is 4096 tokens. However, you "
-                "requested 5000 tokens.",
-            },
-            LONG,
-        ),
-        (
-            400,
-            {
-                "error": {
-                    "code": 400,
-                    "message": "the request exceeds the available context size, increase it",
-                    "type": "exceed_context_size_error",
-                }
-            },
-            LONG,
-        ),
+        (400, {
+            "object": "error",
+            "message": "This model's maximum context length is 4096 tokens. However, you "
+            "requested 5000 tokens.",
+        }, LONG),
+        (400, error(
+            "the request exceeds the available context size, increase it",
+            code=400, type="exceed_context_size_error",
+        ), LONG),
         (422, {"error": "Input validation error: `inputs` must have less than 4096 tokens"}, LONG),
-        (
-            400,
-            {"message": "Prompt has 40000 tokens, too large for 32768 maximum context length"},
-            LONG,
-        ),
-        (
-            400,
-            {"error": "This model's maximum prompt length is 131072, and not 537812."},
-            LONG,
-        ),
-        (400, {"error": {"message": "Your request exceeded model token limit: 262144"}}, LONG),
-        (400, {"error": {"message": "invalid params, context window exceeds limit"}}, LONG),
+        (400, {"message": "Prompt has 40000 tokens, too large for 32768 maximum context length"},
+         LONG),
+        (400, {"error": "This model's maximum prompt length is 131072, and not 537812."}, LONG),
+        (400, error("Your request exceeded model token limit: 262144"), LONG),
+        (400, error("invalid params, context window exceeds limit"), LONG),
         # OpenRouter, DeepSeek, Alibaba
-        (
-            403,
-            {"error": {"code": 403, "message": "It requires moderation; your input was flagged"}},
-            CONTENT,
-        ),
-        (400, {"error": {"message": "Content Exists Risk", "type": "invalid"}}, CONTENT),
-        (400, {"error": {"message": "Unsafe.", "code": "data_inspection_failed"}}, CONTENT),
+        (403, error("It requires moderation; your input was flagged", code=403), CONTENT),
+        (400, error("Content Exists Risk", type="invalid"), CONTENT),
+        (400, error("Unsafe.", code="data_inspection_failed"), CONTENT),
         # Inside an answer of status 200
-        (200, {"error": {"code": "context_length_exceeded", "message": None}}, LONG),
+        (200, error(None, code="context_length_exceeded"), LONG),
         # A plain refusal, a missing permission, and providers that are busy
-        (400, {"error": {"message": "temperature must be at most 2", "code": None}}, None),
-        (400, {"error": {"message": "Unknown field `context_length`."}}, None),
-        (403, {"error": {"message": "This key may not use this model."}}, None),
-        (403, {"error": {"message": "Your account violates our usage policies."}}, None),
-        (400, {"error": {"message": "Too many tokens per minute."}}, None),
-        (429, {"error": {"message": "Too many tokens, please wait before trying again."}}, None),
-        (503, {"error": {"message": "Busy.", "code": "context_length_exceeded"}}, None),
+        (400, error("temperature must be at most 2", code=None), None),
+        (400, error("Unknown field `context_length`."), None),
+        (403, error("This key may not use this model."), None),
+        (403, error("Your account violates our usage policies."), None),
+        (400, error("Too many tokens per minute."), None),
+        (429, error("Too many tokens, please wait before trying again."), None),
+        (503, error("Busy.", code="context_length_exceeded"), None),
         (400, {}, None),
     ],
-)
+)  # fmt: skip
 def test_a_refusal_is_recognized_by_its_code_or_its_words(
     status: int, body: Any, expected: DialectRefusal | None
 ) -> None:
@@ -153,7 +99,6 @@ def test_a_refusal_is_recognized_by_its_code_or_its_words(
 MODEL, ABILITY, INPUT = DialectRefusal.MODEL, DialectRefusal.ABILITY, DialectRefusal.INPUT
 
 
-# What each server says, by the fault and the status that it says it with.
 @pytest.mark.parametrize(
     "body",
     [
@@ -170,6 +115,7 @@ def test_the_message_of_an_error_is_found_wherever_servers_write_it(body: Any) -
     assert read(body).message == "Wrong."
 
 
+# What each server says, by the fault and the status that it says it with.
 SAID: list[tuple[DialectRefusal | None, int, list[str]]] = [
     (MODEL, 404, [
         "The model `x` has been decommissioned and is no longer supported. Please refer to ht",
@@ -441,10 +387,8 @@ def test_what_an_endpoint_lacks_names_the_member(
 
 def test_only_the_beginning_of_a_message_is_searched() -> None:
     said = "prompt is too long"
-    assert find_fault(400, ProviderFailure("x" * (512 - len(said)) + said), Asked()) == NamedFault(
-        LONG
-    )
-    assert find_fault(400, ProviderFailure("x" * (513 - len(said)) + said), Asked()) is None
+    for length, fault in ((512, NamedFault(LONG)), (513, None)):
+        assert find_fault(400, ProviderFailure(said.rjust(length, "x")), Asked()) == fault
 
 
 @pytest.mark.parametrize(

@@ -10,40 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog import dialects
-from catalog.dialects.base import (
-    Chunk,
-    InvalidReply,
-    InvalidStream,
-    Operation,
-    ProviderFailure,
-    parse_error,
-)
+from catalog.dialects.base import Chunk, InvalidReply, InvalidStream, ProviderFailure, parse_error
 from catalog.pricing import Usage
+from tests.support.dialects.reading import parse, parser_of, read
 from tests.support.inference.dialects import KINDS
 from tests.support.inference.transcripts import SECRETS, feed_of
 from tests.support.upstreams import clouds
 
 
-def parse(kind: str, answer: Any) -> Any:
-    dialect = dialects.get(kind)
-    assert dialect is not None
-    data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
-    return dialect.parse_reply(Operation.CHAT, data)
-
-
-def feed(kind: str, data: bytes, choices: int = 1) -> list[Chunk]:
-    dialect = dialects.get(kind)
-    assert dialect is not None
-    return dialect.stream_parser(Operation.CHAT, choices).feed(data)
-
-
-def read(kind: str, data: bytes, choices: int = 1) -> list[Chunk]:
-    """Returns the chunks of a whole stream."""
-    dialect = dialects.get(kind)
-    assert dialect is not None
-    parser = dialect.stream_parser(Operation.CHAT, choices)
-    return [*parser.feed(data), *parser.finish()]
+def feed(kind: str, data: bytes) -> list[Chunk]:
+    return parser_of(kind).feed(data)
 
 
 @pytest.mark.parametrize(
@@ -111,9 +87,7 @@ def test_an_error_raises_provider_failure_in_replies_and_streams(
 def test_an_exception_in_a_bedrock_stream_raises_provider_failure(
     frame: bytes, message: str | None, code: str | None
 ) -> None:
-    dialect = dialects.get("bedrock")
-    assert dialect is not None
-    parser = dialect.stream_parser(Operation.CHAT)
+    parser = parser_of("bedrock")
     with pytest.raises(ProviderFailure) as error:
         parser.feed(clouds.event_stream(("messageStart", {"role": "assistant"})) + frame)
     assert (error.value.message, error.value.code) == (message, code)
@@ -180,9 +154,7 @@ def test_feed_refuses_a_damaged_message_of_bedrock() -> None:
     good = clouds.event_stream(("messageStart", {"role": "assistant"}))
     damaged = bytearray(good)
     damaged[-6] ^= 1
-    dialect = dialects.get("bedrock")
-    assert dialect is not None
-    parser = dialect.stream_parser(Operation.CHAT)
+    parser = parser_of("bedrock")
     with pytest.raises(InvalidStream, match=r"^A message of the stream is damaged\.$"):
         parser.feed(good + bytes(damaged))
     assert len(parser.pending) == 1
@@ -365,9 +337,7 @@ def test_gemini_candidates_may_arrive_one_after_another() -> None:
         usage = {"promptTokenCount": 3, "candidatesTokenCount": written}
         return {"candidates": [candidate], "usageMetadata": usage}
 
-    dialect = dialects.get("gemini")
-    assert dialect is not None
-    parser = dialect.stream_parser(Operation.CHAT, 3)
+    parser = parser_of("gemini", 3)
     one = [event(0, 1), event(0, 2, finishReason="STOP")]
     chunks = parser.feed(feed_of("gemini", one))
     # Usage after a finish would count as final, but only the last usage is final.
@@ -381,9 +351,7 @@ def test_gemini_candidates_may_arrive_one_after_another() -> None:
 
 
 def test_gemini_stream_with_an_unfinished_candidate_is_cut_off() -> None:
-    dialect = dialects.get("gemini")
-    assert dialect is not None
-    parser = dialect.stream_parser(Operation.CHAT, 2)
+    parser = parser_of("gemini", 2)
     cut = {"index": 1, "content": {"parts": [{"text": "a"}]}}
     parser.feed(feed_of("gemini", [{"candidates": [{"index": 0, "finishReason": "STOP"}, cut]}]))
     with pytest.raises(InvalidStream, match=r"^The stream ended without its end mark\.$"):

@@ -8,11 +8,8 @@ import botocore.session
 import pytest
 from botocore.validate import ParamValidator
 
-from catalog import dialects
-from catalog.dialects.base import (
-    Operation,
-    Untranslatable,
-)
+from catalog.dialects.base import Operation, Untranslatable
+from tests.support.dialects.reading import dialect_of
 from tests.support.inference.dialects import ASK, CALLED, KINDS, TOOL, body
 from tests.support.inference.transcripts import TRANSCRIPTS
 
@@ -21,11 +18,35 @@ def content(part: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"role": "user", "content": [part]}]
 
 
+def image(url: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def video(url: str) -> dict[str, Any]:
+    return {"type": "video_url", "video_url": {"url": url}}
+
+
+def audio(form: str) -> dict[str, Any]:
+    return {"type": "input_audio", "input_audio": {"data": "AAAA", "format": form}}
+
+
+def file(data: str) -> dict[str, Any]:
+    return {"type": "file", "file": {"file_data": data}}
+
+
+def turns_of(kind: str, made: Any) -> Any:
+    return made["contents" if kind == "gemini" else "messages"]
+
+
+def parts_of(kind: str, turn: Any) -> Any:
+    return turn["parts" if kind == "gemini" else "content"]
+
+
 @pytest.mark.parametrize(
     "fields",
     [
-        {"messages": content({"type": "image_url", "image_url": {"url": "ftp://a.example/b"}})},
-        {"messages": content({"type": "image_url", "image_url": {"url": "data:image/png,x"}})},
+        {"messages": content(image("ftp://a.example/b"))},
+        {"messages": content(image("data:image/png,x"))},
         {"messages": content({"type": "image_url", "image_url": 5})},
         {"messages": [{"role": "user", "content": "x"}] * 2 + ["x"]},
         {"messages": content({"type": "guess"})},
@@ -64,19 +85,15 @@ def test_build_accepts_fields_that_ask_for_nothing(kind: str, fields: dict[str, 
 @pytest.mark.parametrize(
     ("kind", "part", "text"),
     [
+        ("anthropic", audio("wav"), "Anthropic does not accept audio parts of type audio/wav."),
         (
             "anthropic",
-            {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
-            "Anthropic does not accept audio parts of type audio/wav.",
-        ),
-        (
-            "anthropic",
-            {"type": "video_url", "video_url": {"url": "https://a.example/b.mp4"}},
+            video("https://a.example/b.mp4"),
             "Anthropic does not accept URLs for video parts.",
         ),
         (
             "anthropic",
-            {"type": "file", "file": {"file_data": "data:text/csv;base64,YQ=="}},
+            file("data:text/csv;base64,YQ=="),
             "Anthropic does not accept file parts of type text/csv.",
         ),
         (
@@ -86,12 +103,12 @@ def test_build_accepts_fields_that_ask_for_nothing(kind: str, fields: dict[str, 
         ),
         (
             "bedrock",
-            {"type": "image_url", "image_url": {"url": "https://a.example/b.png"}},
+            image("https://a.example/b.png"),
             "Bedrock does not accept URLs for image parts.",
         ),
         (
             "bedrock",
-            {"type": "image_url", "image_url": {"url": "data:image/tiff;base64,AAAA"}},
+            image("data:image/tiff;base64,AAAA"),
             "Bedrock does not accept image parts of type image/tiff.",
         ),
     ],
@@ -109,32 +126,24 @@ def test_build_names_a_content_part_that_it_refuses(
     [
         (
             "anthropic",
-            {"type": "image_url", "image_url": {"url": "https://a.example/b"}},
+            image("https://a.example/b"),
             {"type": "image", "source": {"type": "url", "url": "https://a.example/b"}},
         ),
         (
             "anthropic",
-            {"type": "file", "file": {"file_data": "https://a.example/b.pdf"}},
+            file("https://a.example/b.pdf"),
             {"type": "document", "source": {"type": "url", "url": "https://a.example/b.pdf"}},
         ),
         (
             "gemini",
-            {"type": "video_url", "video_url": {"url": "https://a.example/b.mp4?x=1"}},
+            video("https://a.example/b.mp4?x=1"),
             {"fileData": {"mimeType": "video/mp4", "fileUri": "https://a.example/b.mp4?x=1"}},
         ),
-        (
-            "gemini",
-            {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "mp3"}},
-            {"inlineData": {"mimeType": "audio/mp3", "data": "AAAA"}},
-        ),
+        ("gemini", audio("mp3"), {"inlineData": {"mimeType": "audio/mp3", "data": "AAAA"}}),
+        ("bedrock", audio("wav"), {"audio": {"format": "wav", "source": {"bytes": "AAAA"}}}),
         (
             "bedrock",
-            {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
-            {"audio": {"format": "wav", "source": {"bytes": "AAAA"}}},
-        ),
-        (
-            "bedrock",
-            {"type": "file", "file": {"file_data": "data:text/csv;charset=utf-8;base64,YQ=="}},
+            file("data:text/csv;charset=utf-8;base64,YQ=="),
             {"document": {"format": "csv", "name": "document", "source": {"bytes": "YQ=="}}},
         ),
     ],
@@ -143,18 +152,16 @@ def test_build_translates_content_parts(
     kind: str, part: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     made = body(kind, messages=content(part))
-    [turn] = made["contents" if kind == "gemini" else "messages"]
+    [turn] = turns_of(kind, made)
     # Bedrock wants a text beside a document.
     name = [{"text": "document"}] if "document" in expected else []
-    assert turn["parts" if kind == "gemini" else "content"] == [expected, *name]
+    assert parts_of(kind, turn) == [expected, *name]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_dialects_serve_chats_and_gemini_serves_images(kind: str) -> None:
-    dialect = dialects.get(kind)
-    assert dialect is not None
     images = {Operation.IMAGES} if kind == "gemini" else set()
-    assert dialect.operations == {Operation.CHAT} | images
+    assert dialect_of(kind).operations == {Operation.CHAT} | images
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -173,8 +180,7 @@ def test_build_merges_consecutive_messages_of_one_role(kind: str) -> None:
         ],
     )
     text = {"type": "text"} if kind == "anthropic" else {}
-    said = made["contents" if kind == "gemini" else "messages"]
-    assert [list(turn.values()) for turn in said] == [
+    assert [list(turn.values()) for turn in turns_of(kind, made)] == [
         ["user", [{**text, "text": "b"}, {**text, "text": "c"}]],
         ["model" if kind == "gemini" else "assistant", [{**text, "text": "No."}]],
         ["user", [{**text, "text": "e"}]],
@@ -267,8 +273,8 @@ def test_build_drops_blank_text(kind: str, blank: str) -> None:
         {"role": "assistant", "content": blank},
     ]
     made = body(kind, messages=given)
-    [turn] = made["contents" if kind == "gemini" else "messages"]
-    [part] = turn["parts" if kind == "gemini" else "content"]
+    [turn] = turns_of(kind, made)
+    [part] = parts_of(kind, turn)
     assert part["text"] == " hi\n"
     assert not made.keys() & {"system", "systemInstruction"}
 
@@ -323,7 +329,7 @@ def test_build_for_gemini_marks_a_call_without_a_signature() -> None:
 
 
 def test_build_for_gemini_sends_images_beside_the_tool_result() -> None:
-    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    picture = image("data:image/png;base64,AAAA")
     answered = {"role": "tool", "tool_call_id": "c1", "content": [picture]}
     assert body("gemini", messages=[*ASK, CALLED, answered])["contents"][2]["parts"] == [
         {"functionResponse": {"id": "c1", "name": "look", "response": {"result": ""}}},

@@ -8,10 +8,10 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from catalog import dialects
-from catalog.dialects.base import Operation, Untranslatable
+from catalog.dialects.base import Chunk, Untranslatable
 from catalog.dialects.shared import searches
 from catalog.dialects.shared.searches import MOST_SEARCHES
+from tests.support.dialects.reading import deltas_of, parse, parser_of, read
 from tests.support.inference.dialects import ASK, TOOL, body
 from tests.support.inference.transcripts import feed_of
 from tests.support.upstreams.recorded import EVENTS, MESSAGE
@@ -158,28 +158,28 @@ def test_a_search_that_no_hold_covers_is_never_asked_for(kind: str) -> None:
         body(kind, web_search_options={"mode": "off"}, most_searches=0)
 
 
+def searches_of(chunks: list[Chunk]) -> list[int]:
+    return [chunk.usage.searches for chunk in chunks if chunk.usage is not None]
+
+
 def test_the_results_of_a_search_are_no_calls_of_tools() -> None:
-    dialect = dialects.get("anthropic")
-    assert dialect is not None
-    reply = dialect.parse_reply(Operation.CHAT, json.dumps(MESSAGE).encode())
+    reply = parse("anthropic", MESSAGE)
     [choice] = reply.fields["choices"]
     assert {*choice["message"]} == {"role", "content", "annotations"}
     assert (choice["finish_reason"], choice["native_finish_reason"]) == ("stop", "pause_turn")
     usage = json.loads(bytes(reply.fields["usage"]))
     assert usage["server_tool_use_details"] == {"web_search_requests": 2}
-    chunks = dialect.stream_parser(Operation.CHAT).feed(feed_of("anthropic", EVENTS))
-    deltas = [choice["delta"] for chunk in chunks for choice in chunk.fields.get("choices", ())]
-    assert {name for delta in deltas for name in delta} == {"role", "content", "annotations"}
-    assert [chunk.usage.searches for chunk in chunks if chunk.usage is not None][-1] == 2
+    chunks = parser_of("anthropic").feed(feed_of("anthropic", EVENTS))
+    assert {name for delta in deltas_of(chunks) for name in delta} == {
+        "role", "content", "annotations",
+    }  # fmt: skip
+    assert searches_of(chunks)[-1] == 2
 
 
 def test_a_large_result_of_a_search_passes() -> None:
-    dialect = dialects.get("anthropic")
-    assert dialect is not None
     result = {"type": "web_search_tool_result", "content": [{"encrypted_content": "x" * 3_000_000}]}
     begun = {"type": "content_block_start", "index": 0, "content_block": result}
-    parser = dialect.stream_parser(Operation.CHAT)
-    assert parser.feed(feed_of("anthropic", [begun])) == []
+    assert parser_of("anthropic").feed(feed_of("anthropic", [begun])) == []
 
 
 def grounded(*queries: Any, **metadata: Any) -> dict[str, Any]:
@@ -209,20 +209,13 @@ PAGE: Final = {"web": {"uri": "https://a.example", "title": "A"}}
 def test_gemini_counts_its_different_queries(
     candidates: list[dict[str, Any]], searches: int
 ) -> None:
-    dialect = dialects.get("gemini")
-    assert dialect is not None
     answer = {"candidates": candidates, "usageMetadata": COUNTS}
-    reply = dialect.parse_reply(Operation.CHAT, json.dumps(answer).encode())
-    assert reply.usage is not None
-    assert reply.usage.searches == searches
-    parser = dialect.stream_parser(Operation.CHAT, len(candidates))
-    chunks = [*parser.feed(feed_of("gemini", [answer])), *parser.finish()]
-    assert [chunk.usage.searches for chunk in chunks if chunk.usage is not None] == [searches]
+    assert parse("gemini", answer).usage.searches == searches
+    chunks = read("gemini", feed_of("gemini", [answer]), len(candidates))
+    assert searches_of(chunks) == [searches]
 
 
 def test_gemini_adds_up_the_queries_of_a_stream() -> None:
-    dialect = dialects.get("gemini")
-    assert dialect is not None
     first = {**grounded("a"), "finishReason": None}
     second = {**grounded("a", "b"), "finishReason": None}
     last = {"content": {"parts": [{"text": "."}]}, "finishReason": "STOP"}
@@ -231,24 +224,20 @@ def test_gemini_adds_up_the_queries_of_a_stream() -> None:
         {"candidates": [second]},
         {"candidates": [last], "usageMetadata": COUNTS},
     ]
-    parser = dialect.stream_parser(Operation.CHAT)
-    chunks = [*parser.feed(feed_of("gemini", events)), *parser.finish()]
-    assert [chunk.usage.searches for chunk in chunks if chunk.usage is not None] == [1, 2]
+    assert searches_of(read("gemini", feed_of("gemini", events))) == [1, 2]
 
 
 @pytest.mark.parametrize("has_many_candidates", [False, True])
 def test_the_queries_of_a_long_stream_are_counted_to_a_bound(has_many_candidates: bool) -> None:
     """A stream may name a query in each of its events; more are kept of no candidate."""
-    dialect = dialects.get("gemini")
-    assert dialect is not None
-    parser = dialect.stream_parser(Operation.CHAT)
+    parser = parser_of("gemini")
     for number in range(2 * MOST_SEARCHES):
         candidate = {**grounded(f"q{number}"), "finishReason": None}
         candidate["index"] = number if has_many_candidates else 0
         event = {"candidates": [candidate], "usageMetadata": COUNTS}
         chunks = parser.feed(feed_of("gemini", [event]))
         counted = number + 1 if has_many_candidates else min(number + 1, MOST_SEARCHES)
-        assert [each.usage.searches for each in chunks if each.usage is not None] == [counted]
+        assert searches_of(chunks) == [counted]
 
 
 @pytest.mark.parametrize("kind", ["anthropic", "gemini", "bedrock"])

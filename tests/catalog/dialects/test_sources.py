@@ -7,9 +7,8 @@ from typing import Any, Final
 
 import pytest
 
-from catalog import dialects
-from catalog.dialects.base import Operation
 from inference.requests.messages.reply import render_reply
+from tests.support.dialects.reading import deltas_of, parse, parser_of, read
 from tests.support.inference.messages import turned
 from tests.support.inference.transcripts import feed_of
 from tests.support.upstreams.recorded import CITED, EVENTS, MESSAGE
@@ -51,43 +50,40 @@ FOUND: Final = {
     # 9 bytes are 8 characters.
     "gemini": [cite("https://a.example", "A", 8, 13), cite("https://b.example", "", 0, 19)],
 }
+NO_CHUNKS: Final = {"groundingMetadata": {"groundingChunks": []}}
+
+
+def say(text: str) -> dict[str, Any]:
+    return {"parts": [{"text": text}]}
+
+
 ANSWERS: Final[dict[str, Any]] = {"anthropic": MESSAGE, "gemini": GROUNDED}
 STREAMS: Final[dict[str, list[Any]]] = {
     "anthropic": EVENTS,
     "gemini": [
-        {
-            "candidates": [
-                {
-                    "content": {"parts": [{"text": "Zürich: rain. "}]},
-                    "groundingMetadata": {"groundingChunks": []},
-                }
-            ]
-        },
-        {
-            **GROUNDED,
-            "candidates": [
-                {**GROUNDED["candidates"][0], "content": {"parts": [{"text": "Wind."}]}}
-            ],
-        },
+        {"candidates": [{"content": say("Zürich: rain. "), **NO_CHUNKS}]},
+        {**GROUNDED, "candidates": [{**GROUNDED["candidates"][0], "content": say("Wind.")}]},
     ],
 }
 
 
+def message_of(kind: str, answer: Any) -> Any:
+    return parse(kind, answer).fields["choices"][0]["message"]
+
+
+def grounded_by(metadata: Any) -> dict[str, Any]:
+    candidate = {**GROUNDED["candidates"][0], "groundingMetadata": metadata}
+    return {**GROUNDED, "candidates": [candidate]}
+
+
 @pytest.mark.parametrize("kind", FOUND)
 def test_sources_become_annotations(kind: str) -> None:
-    dialect = dialects.get(kind)
-    assert dialect is not None
-    reply = dialect.parse_reply(Operation.CHAT, json.dumps(ANSWERS[kind]).encode())
-    assert reply.fields["choices"][0]["message"]["annotations"] == FOUND[kind]
+    assert message_of(kind, ANSWERS[kind])["annotations"] == FOUND[kind]
 
 
 @pytest.mark.parametrize("kind", FOUND)
 def test_sources_are_streamed_after_their_text(kind: str) -> None:
-    dialect = dialects.get(kind)
-    assert dialect is not None
-    parser = dialect.stream_parser(Operation.CHAT)
-    chunks = [*parser.feed(feed_of(kind, STREAMS[kind])), *parser.finish()]
-    deltas = [choice["delta"] for chunk in chunks for choice in chunk.fields.get("choices", ())]
+    deltas = deltas_of(read(kind, feed_of(kind, STREAMS[kind])))
     found = [each for delta in deltas for each in delta.get("annotations", ())]
     assert found == FOUND[kind]
     assert "".join(delta.get("content", "") for delta in deltas).endswith((".", "rains."))
@@ -104,31 +100,18 @@ def test_sources_are_streamed_after_their_text(kind: str) -> None:
     ],
 )
 def test_strange_sources_are_left_out(metadata: Any) -> None:
-    dialect = dialects.get("gemini")
-    assert dialect is not None
-    answer = {**GROUNDED, "candidates": [{**GROUNDED["candidates"][0]}]}
-    answer["candidates"][0]["groundingMetadata"] = metadata
-    reply = dialect.parse_reply(Operation.CHAT, json.dumps(answer).encode())
-    assert "annotations" not in reply.fields["choices"][0]["message"]
+    assert "annotations" not in message_of("gemini", grounded_by(metadata))
 
 
 def test_many_sources_are_cut_off() -> None:
-    dialect = dialects.get("gemini")
-    assert dialect is not None
-    answer = {**GROUNDED, "candidates": [{**GROUNDED["candidates"][0]}]}
     supports = [{"segment": {"endIndex": 5}, "groundingChunkIndices": [0] * 2_000}] * 2_000
-    answer["candidates"][0]["groundingMetadata"] = {
-        "groundingChunks": [{"web": {"uri": "https://a.example"}}],
-        "groundingSupports": supports,
-    }
-    reply = dialect.parse_reply(Operation.CHAT, json.dumps(answer).encode())
-    assert len(reply.fields["choices"][0]["message"]["annotations"]) == 1_000
+    chunks = [{"web": {"uri": "https://a.example"}}]
+    answer = grounded_by({"groundingChunks": chunks, "groundingSupports": supports})
+    assert len(message_of("gemini", answer)["annotations"]) == 1_000
 
 
 def test_a_stream_keeps_the_sources_of_anthropic_up_to_a_megabyte() -> None:
-    dialect = dialects.get("anthropic")
-    assert dialect is not None
-    parser = dialect.stream_parser(Operation.CHAT)
+    parser = parser_of("anthropic")
     parser.feed(feed_of("anthropic", EVENTS[:1]))
     quoted = {"url": "https://a.example", "title": "A", "cited_text": "x" * 100_000}
     events = [
@@ -139,28 +122,20 @@ def test_a_stream_keeps_the_sources_of_anthropic_up_to_a_megabyte() -> None:
         ] * 20,
         {"type": "content_block_stop", "index": 0},
     ]  # fmt: skip
-    chunks = parser.feed(feed_of("anthropic", events))
-    deltas = [choice["delta"] for chunk in chunks for choice in chunk.fields.get("choices", ())]
+    deltas = deltas_of(parser.feed(feed_of("anthropic", events)))
     assert len([each for delta in deltas for each in delta.get("annotations", ())]) == 10
 
 
 @pytest.mark.parametrize(("pieces", "sources"), [(4, 2), (5, 0)])
 def test_a_text_of_gemini_that_is_not_kept_has_no_sources(pieces: int, sources: int) -> None:
-    dialect = dialects.get("gemini")
-    assert dialect is not None
-    parser = dialect.stream_parser(Operation.CHAT)
     piece = {"candidates": [{"content": {"role": "model", "parts": [{"text": "x" * 1_000_000}]}}]}
-    chunks = parser.feed(feed_of("gemini", [*[piece] * pieces, GROUNDED]))
-    chunks += parser.finish()
-    deltas = [choice["delta"] for chunk in chunks for choice in chunk.fields.get("choices", ())]
+    deltas = deltas_of(read("gemini", feed_of("gemini", [*[piece] * pieces, GROUNDED])))
     assert sum(len(delta.get("annotations", ())) for delta in deltas) == sources
     assert sum(len(delta.get("content") or "") for delta in deltas) > pieces * 1_000_000
 
 
 @pytest.mark.parametrize("kind", FOUND)
 def test_reasoning_that_nobody_counted_is_absent(kind: str) -> None:
-    dialect = dialects.get(kind)
-    assert dialect is not None
     count = {
         "anthropic": ("usage", "output_tokens_details", {"thinking_tokens": 0}),
         "gemini": ("usageMetadata", "thoughtsTokenCount", 0),
@@ -169,7 +144,7 @@ def test_reasoning_that_nobody_counted_is_absent(kind: str) -> None:
     usage = {key: value for key, value in ANSWERS[kind][member].items() if key != name}
     for told, expected in (({}, None), ({name: zero}, {"reasoning_tokens": 0})):
         answer = {**ANSWERS[kind], member: {**usage, **told}}
-        reply = dialect.parse_reply(Operation.CHAT, json.dumps(answer).encode())
+        reply = parse(kind, answer)
         fields = json.loads(bytes(reply.fields["usage"]))
         assert fields.get("completion_tokens_details") == expected
 
@@ -192,16 +167,10 @@ def test_annotations_become_citations_of_a_message() -> None:
 
 
 def test_streamed_annotations_become_citations() -> None:
+    source = cite("https://a.example", "A", 0, 2, content="c")
     from_chat = [
-        {"choices": [{"index": 0, "delta": {"content": "Hi"}}]},
-        {
-            "choices": [
-                {
-                    "index": 0,
-                    "delta": {"annotations": [cite("https://a.example", "A", 0, 2, content="c")]},
-                }
-            ]
-        },
+        {"choices": [{"index": 0, "delta": delta}]}
+        for delta in ({"content": "Hi"}, {"annotations": [source]})
     ]
     found = turned(*(b"data: " + json.dumps(each).encode() + b"\n\n" for each in from_chat))
     assert [event.get("delta") for event in found[2:]] == [

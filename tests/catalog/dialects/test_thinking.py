@@ -6,9 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from catalog.dialects.base import (
-    Untranslatable,
-)
+from catalog.dialects.base import Untranslatable
 from tests.support.inference.dialects import TOOL, body
 
 

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog import dialects
 from catalog.dialects.base import (
     Call,
     Chunk,
@@ -26,6 +25,7 @@ from catalog.dialects.base import (
     Reply,
 )
 from config.egress.addresses import EgressPolicy, parse_target
+from tests.support.dialects.reading import dialect_of, parser_of, read
 from tests.support.inference.dialects import capabilities_of
 from tests.support.inference.transcripts import BASES, SECRETS, TRANSCRIPTS, feed_of
 from tests.support.upstreams import clouds
@@ -48,9 +48,7 @@ STREAM_TYPES: Final = {
 
 def named(name: str) -> tuple[str, Dialect, dict[str, Any]]:
     kind = name.partition("/")[0]
-    dialect = dialects.get(kind)
-    assert dialect is not None
-    return kind, dialect, TRANSCRIPTS[name]
+    return kind, dialect_of(kind), TRANSCRIPTS[name]
 
 
 def relayed(part: Reply | Chunk) -> dict[str, Any]:
@@ -140,8 +138,7 @@ def test_feed_makes_chunks_and_an_end(name: str) -> None:
 def test_chunks_do_not_depend_on_the_sizes_of_reads(name: str, sizes: list[int]) -> None:
     kind, dialect, transcript = named(name)
     stream = feed_of(kind, transcript["events"])
-    reader = dialect.stream_parser(Operation.CHAT)
-    whole = [*reader.feed(stream), *reader.finish()]
+    whole = read(kind, stream)
     parser = dialect.stream_parser(Operation.CHAT)
     chunks: list[Chunk] = []
     at = 0
@@ -175,9 +172,7 @@ def test_finish_refuses_a_stream_that_was_cut_off(name: str, data: st.DataObject
 def test_parsers_raise_only_their_own_errors_on_random_bytes(
     kind: str, data: bytes, size: int
 ) -> None:
-    dialect = dialects.get(kind)
-    assert dialect is not None
-    parser = dialect.stream_parser(Operation.CHAT)
+    parser = parser_of(kind)
     try:
         for at in range(0, len(data), size):
             parser.feed(data[at : at + size])

@@ -247,11 +247,7 @@ def test_malformed_query_returns_400(anonymous: APIClient, query: str, field: st
 
 @pytest.mark.parametrize(
     ("route", "query"),
-    [
-        (f"{ROUTE}/count", "output_modalities=x"),
-        (EMBEDDINGS, "limit=0"),
-        (EMBEDDINGS, "offset=-1"),
-    ],
+    [(f"{ROUTE}/count", "output_modalities=x"), (EMBEDDINGS, "limit=0"), (EMBEDDINGS, "offset=-1")],
 )
 def test_malformed_query_of_the_other_routes_returns_400(
     anonymous: APIClient, route: str, query: str
@@ -329,6 +325,7 @@ def test_sort_ignores_the_traffic_of_private_endpoints(
         (ROUTE, "q=model&max_price=1"),
         (EMBEDDINGS, "unknown=1"),
         (USER_ROUTE, "sort=context-high-to-low"),
+        (USER_ROUTE, "unknown=1"),
     ],
 )
 def test_next_links_visit_each_model_once(

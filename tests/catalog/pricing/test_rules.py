@@ -11,12 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.pricing import Price, UnknownRule, Usage, cost_nano, dump_rules, load_rules, split_cost
-from catalog.pricing.contract import (
-    InvalidPricing,
-    describe_charges,
-    render_lines,
-    render_pricing,
-)
+from catalog.pricing.contract import InvalidPricing, describe_charges, render_lines, render_pricing
 from catalog.pricing.rules import Billable, Conditions, Rule
 from tests.support.inference.prices import counts, pricings, read_pricing
 
@@ -108,145 +103,92 @@ def test_a_line_may_say_what_the_object_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pricing", "lines", "found"),
+    ("pricing", "found"),
     [
-        ({"prompt": "-1"}, [], ["pricing.prompt: must be a decimal"]),
-        ({"audio": "1e-6"}, [], ["pricing.audio: must be a decimal"]),
-        ({"web_search": "1000000"}, [], ["pricing.web_search: must be a decimal"]),
-        (
-            {},
-            [{"billable": "search", "unit": "search", "variant": "unasked", "price": "1"}],
-            ["lines[0].most: must be the most units of one answer"],
-        ),
-        (
-            {},
-            [{"billable": "search", "unit": "search", "price": "1", "most": 5}],
-            ["lines[0].most: must be left out"],
-        ),
-        ({"image_output": "0.00003"}, [], ["pricing.image_output: is the price of one image"]),
-        ({"image_output": "0.000499999"}, [], ["pricing.image_output: is the price of one image"]),
-        ({"discount": 1.01}, [], ["pricing.discount: must be a number from 0 to 1"]),
-        ({"discount": -0.1}, [], ["pricing.discount: must be a number from 0 to 1"]),
-        (
-            {"discount": Decimal("0.00000000001")},
-            [],
-            ["pricing.discount: must have at most 10 decimals"],
-        ),
-        ({"overrides": [{"prompt": "1"}]}, [], ["pricing.overrides[0]: has no condition"]),
-        ({"overrides": [{"min_prompt_tokens": 5}]}, [], ["pricing.overrides[0]: has no price"]),
-        (
-            {"overrides": [{"min_prompt_tokens": 0, "prompt": "1"}]},
-            [],
-            ["pricing.overrides[0].min_prompt_tokens: must be an integer from 1"],
-        ),
-        (
-            {"overrides": [{"utc_start": 100, "prompt": "1"}]},
-            [],
-            ["pricing.overrides[0].utc_end: is missing"],
-        ),
-        (
-            {"overrides": [{"utc_end": 100, "prompt": "1"}]},
-            [],
-            ["pricing.overrides[0].utc_start: is missing"],
-        ),
-        (
-            {"overrides": [{"utc_start": 60, "utc_end": 100, "prompt": "1"}]},
-            [],
-            ["pricing.overrides[0].utc_start: must be a time"],
-        ),
-        (
-            {"overrides": [{"utc_start": 2400, "utc_end": 100, "prompt": "1"}]},
-            [],
-            ["pricing.overrides[0].utc_start: must be a time"],
-        ),
-        (
-            {"overrides": [{"utc_start": 0, "utc_end": 2401, "prompt": "1"}]},
-            [],
-            ["pricing.overrides[0].utc_end: must be a time"],
-        ),
-        (
-            {"overrides": [{"utc_start": 0, "utc_end": 2400, "prompt": "1"}]},
-            [],
-            ["pricing.overrides[0].utc_end: must differ from utc_start"],
-        ),
-        (
-            {"overrides": [{"utc_days": [], "prompt": "1"}]},
-            [],
-            ["pricing.overrides[0].utc_days: must name a day"],
-        ),
-        (
-            {"overrides": [{"utc_days": ["Monday"], "prompt": "1"}]},
-            [],
-            ["pricing.overrides[0].utc_days: 'Monday' is none of"],
-        ),
-        (
-            {"overrides": [{"utc_days": ["monday", "monday"], "prompt": "1"}]},
-            [],
-            ["pricing.overrides[0].utc_days: names a day twice"],
-        ),
-        (
-            {
-                "overrides": [
-                    {"min_prompt_tokens": 200, "prompt": "1"},
-                    {"min_prompt_tokens": 100, "prompt": "2"},
-                ]
-            },
-            [],
-            ["pricing.overrides[0].prompt: never applies because of pricing.overrides[1].prompt"],
-        ),
-        (
-            {
-                "overrides": [
-                    {"utc_start": 100, "utc_end": 200, "prompt": "1"},
-                    {"utc_start": 30, "utc_end": 200, "prompt": "2"},
-                ]
-            },
-            [],
-            ["pricing.overrides[0].prompt: never applies because of pricing.overrides[1].prompt"],
-        ),
-        (
-            {"web_search": "1"},
-            [{"billable": "search", "unit": "search", "price": "1"}],
-            ["lines[0]: gives the same price as pricing.web_search"],
-        ),
-        (
-            {},
-            [{"billable": "video", "unit": "second", "price": "1"}],
-            ["lines[0].billable: must be one of prompt, completion"],
-        ),
-        (
-            {},
-            [{"billable": "second", "unit": "minute", "price": "1"}],
-            ["lines[0].unit: must be 'second'"],
-        ),
-        (
-            {},
-            [{"billable": "cached", "unit": "token", "variant": "12h", "price": "1"}],
-            ["lines[0].variant: must be one of 'write', 'write_1h', 'audio'"],
-        ),
-        (
-            {},
-            [{"billable": "second", "unit": "second", "variant": "hd", "price": "1"}],
-            ["lines[0].variant: must be left out"],
-        ),
-        (
-            {},
-            [{"billable": "second", "unit": "second", "price": "x"}],
-            ["lines[0].price: must be a decimal"],
-        ),
-        (
-            {},
-            [{"billable": "second", "unit": "second", "price": "1", "conditions": {}}],
-            ["lines[0].conditions: has no condition"],
-        ),
+        ({"prompt": "-1"}, "prompt: must be a decimal"),
+        ({"audio": "1e-6"}, "audio: must be a decimal"),
+        ({"web_search": "1000000"}, "web_search: must be a decimal"),
+        ({"image_output": "0.00003"}, "image_output: is the price of one image"),
+        ({"image_output": "0.000499999"}, "image_output: is the price of one image"),
+        ({"discount": 1.01}, "discount: must be a number from 0 to 1"),
+        ({"discount": -0.1}, "discount: must be a number from 0 to 1"),
+        ({"discount": Decimal("0.00000000001")}, "discount: must have at most 10 decimals"),
     ],
 )
 def test_a_wrong_price_is_refused_with_the_name_of_the_member(
-    pricing: dict[str, Any], lines: list[dict[str, Any]], found: list[str]
+    pricing: dict[str, Any], found: str
 ) -> None:
-    actual = problems(pricing, *lines)
-    assert len(actual) == len(found)
-    assert all(text.startswith(start) for text, start in zip(actual, found, strict=True)), actual
+    [actual] = problems(pricing)
+    assert actual.startswith(f"pricing.{found}")
+
+
+@pytest.mark.parametrize(
+    ("override", "found"),
+    [
+        ({"prompt": "1"}, ": has no condition"),
+        ({"min_prompt_tokens": 5}, ": has no price"),
+        ({"min_prompt_tokens": 0, "prompt": "1"}, ".min_prompt_tokens: must be an integer from 1"),
+        ({"utc_start": 100, "prompt": "1"}, ".utc_end: is missing"),
+        ({"utc_end": 100, "prompt": "1"}, ".utc_start: is missing"),
+        ({"utc_start": 60, "utc_end": 100, "prompt": "1"}, ".utc_start: must be a time"),
+        ({"utc_start": 2400, "utc_end": 100, "prompt": "1"}, ".utc_start: must be a time"),
+        ({"utc_start": 0, "utc_end": 2401, "prompt": "1"}, ".utc_end: must be a time"),
+        ({"utc_start": 0, "utc_end": 2400, "prompt": "1"}, ".utc_end: must differ from utc_start"),
+        ({"utc_days": [], "prompt": "1"}, ".utc_days: must name a day"),
+        ({"utc_days": ["Monday"], "prompt": "1"}, ".utc_days: 'Monday' is none of"),
+        ({"utc_days": ["monday", "monday"], "prompt": "1"}, ".utc_days: names a day twice"),
+    ],
+)
+def test_a_wrong_override_is_refused_with_the_name_of_the_member(
+    override: dict[str, Any], found: str
+) -> None:
+    [actual] = problems({"overrides": [override]})
+    assert actual.startswith(f"pricing.overrides[0]{found}")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"min_prompt_tokens": 200}, {"min_prompt_tokens": 100}),
+        ({"utc_start": 100, "utc_end": 200}, {"utc_start": 30, "utc_end": 200}),
+    ],
+)
+def test_an_override_that_never_applies_is_refused(
+    first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    [actual] = problems({"overrides": [first | {"prompt": "1"}, second | {"prompt": "2"}]})
+    assert actual.startswith(
+        "pricing.overrides[0].prompt: never applies because of pricing.overrides[1].prompt"
+    )
+
+
+SEARCH = {"billable": "search", "unit": "search", "price": "1"}
+SECOND = {"billable": "second", "unit": "second", "price": "1"}
+
+
+@pytest.mark.parametrize(
+    ("pricing", "line", "found"),
+    [
+        ({}, SEARCH | {"variant": "unasked"}, ".most: must be the most units of one answer"),
+        ({}, SEARCH | {"most": 5}, ".most: must be left out"),
+        ({"web_search": "1"}, SEARCH, ": gives the same price as pricing.web_search"),
+        ({}, SECOND | {"billable": "video"}, ".billable: must be one of prompt, completion"),
+        ({}, SECOND | {"unit": "minute"}, ".unit: must be 'second'"),
+        (
+            {},
+            {"billable": "cached", "unit": "token", "variant": "12h", "price": "1"},
+            ".variant: must be one of 'write', 'write_1h', 'audio'",
+        ),
+        ({}, SECOND | {"variant": "hd"}, ".variant: must be left out"),
+        ({}, SECOND | {"price": "x"}, ".price: must be a decimal"),
+        ({}, SECOND | {"conditions": {}}, ".conditions: has no condition"),
+    ],
+)
+def test_a_wrong_line_is_refused_with_the_name_of_the_member(
+    pricing: dict[str, Any], line: dict[str, Any], found: str
+) -> None:
+    [actual] = problems(pricing, line)
+    assert actual.startswith(f"lines[0]{found}")
 
 
 @pytest.mark.parametrize("image_output", ["0", "0.0005", "0.04"])

@@ -27,30 +27,32 @@ def raw(**members: str) -> dict[str, Any]:
     return {name: msgspec.Raw(text.encode()) for name, text in members.items()}
 
 
+def read_row(name: str, provider: str, mode: str = "chat", **members: Any) -> ListOffer:
+    """Returns what a row of LiteLLM's list becomes."""
+    row = {"litellm_provider": provider, "mode": mode, **members}
+    [offer] = read(litellm, {name: row}).values()
+    return offer
+
+
 def test_litellm_names_rates_per_unit() -> None:
-    [offer] = read(
-        litellm,
-        {
-            "claude-opus-4-8": {
-                "litellm_provider": "anthropic",
-                "mode": "chat",
-                "max_input_tokens": 1_000_000,
-                "max_output_tokens": 128_000,
-                "supports_vision": True,
-                "supports_pdf_input": True,
-                "supports_function_calling": True,
-                "search_context_cost_per_query": {"search_context_size_medium": 0.01},
-                **raw(
-                    input_cost_per_token="5e-06",
-                    output_cost_per_token="2.5e-05",
-                    input_cost_per_token_batches="2.5e-06",
-                    cache_read_input_token_cost="5e-07",
-                    cache_creation_input_token_cost="6.25e-06",
-                    cache_creation_input_token_cost_above_1hr="1e-05",
-                ),
-            }
-        },
-    ).values()
+    offer = read_row(
+        "claude-opus-4-8",
+        "anthropic",
+        max_input_tokens=1_000_000,
+        max_output_tokens=128_000,
+        supports_vision=True,
+        supports_pdf_input=True,
+        supports_function_calling=True,
+        search_context_cost_per_query={"search_context_size_medium": 0.01},
+        **raw(
+            input_cost_per_token="5e-06",
+            output_cost_per_token="2.5e-05",
+            input_cost_per_token_batches="2.5e-06",
+            cache_read_input_token_cost="5e-07",
+            cache_creation_input_token_cost="6.25e-06",
+            cache_creation_input_token_cost_above_1hr="1e-05",
+        ),
+    )
     assert offer.key == ("anthropic", "claude-opus-4-8")
     assert offer.pricing == {
         "prompt": "0.000005",
@@ -81,29 +83,23 @@ def test_a_cached_token_of_fireworks_costs_half_unless_its_row_says_otherwise(
     provider: str, stated: dict[str, str], cached: str | None
 ) -> None:
     rates = {"input_cost_per_token": "1.4e-06", "output_cost_per_token": "4.4e-06"}
-    row = {"litellm_provider": provider, "mode": "chat", **raw(**rates | stated)}
-    [offer] = read(litellm, {f"{provider}/glm": row}).values()
+    offer = read_row(f"{provider}/glm", provider, **raw(**rates | stated))
     assert offer.pricing.get("input_cache_read") == cached
 
 
 def test_litellm_has_tiers_by_the_size_of_the_prompt() -> None:
-    [offer] = read(
-        litellm,
-        {
-            "gemini/gemini-2.5-pro": {
-                "litellm_provider": "gemini",
-                "mode": "chat",
-                **raw(
-                    input_cost_per_token="1.25e-06",
-                    output_cost_per_token="1e-05",
-                    input_cost_per_token_above_200k_tokens="2.5e-06",
-                    output_cost_per_token_above_200k_tokens="1.5e-05",
-                    input_cost_per_token_above_200k_tokens_priority="4.5e-06",
-                    cache_read_input_token_cost_above_200k_tokens="2.5e-07",
-                ),
-            }
-        },
-    ).values()
+    offer = read_row(
+        "gemini/gemini-2.5-pro",
+        "gemini",
+        **raw(
+            input_cost_per_token="1.25e-06",
+            output_cost_per_token="1e-05",
+            input_cost_per_token_above_200k_tokens="2.5e-06",
+            output_cost_per_token_above_200k_tokens="1.5e-05",
+            input_cost_per_token_above_200k_tokens_priority="4.5e-06",
+            cache_read_input_token_cost_above_200k_tokens="2.5e-07",
+        ),
+    )
     assert offer.key == ("google-ai-studio", "gemini-2.5-pro")
     assert offer.pricing["overrides"] == [
         {
@@ -117,20 +113,13 @@ def test_litellm_has_tiers_by_the_size_of_the_prompt() -> None:
 
 def test_litellm_has_hours_of_the_day() -> None:
     window = {"hours_utc": ["04:00-06:00", "10:00-00:00"], "weekdays": [1, 5]}
-    [offer] = read(
-        litellm,
-        {
-            "deepseek/deepseek-flash": {
-                "litellm_provider": "deepseek",
-                "mode": "chat",
-                **raw(input_cost_per_token="3e-07", output_cost_per_token="1.2e-06"),
-                "off_peak_pricing": {
-                    "windows": [window, {"hours_utc": "00:00-00:00", "weekdays": [6, 7]}],
-                    **raw(input_cost_per_token="1.5e-07"),
-                },
-            }
-        },
-    ).values()
+    windows = [window, {"hours_utc": "00:00-00:00", "weekdays": [6, 7]}]
+    offer = read_row(
+        "deepseek/deepseek-flash",
+        "deepseek",
+        **raw(input_cost_per_token="3e-07", output_cost_per_token="1.2e-06"),
+        off_peak_pricing={"windows": windows, **raw(input_cost_per_token="1.5e-07")},
+    )
     days = ["monday", "friday"]
     assert offer.pricing["overrides"] == [
         {"utc_start": 400, "utc_end": 600, "utc_days": days, "prompt": "0.00000015"},
@@ -271,18 +260,18 @@ def test_litellm_has_hours_of_the_day() -> None:
 def test_litellm_bills_in_many_units(
     row: dict[str, Any], pricing: dict[str, Any], lines: list[Any]
 ) -> None:
-    [offer] = read(litellm, {"m": {"litellm_provider": "openai", **row}}).values()
+    offer = read_row("m", "openai", **row)
     assert (offer.pricing, list(offer.lines)) == (pricing, lines)
 
 
 def test_litellm_names_the_prices_that_cannot_be_charged() -> None:
-    row = {
-        "litellm_provider": "openai",
-        "mode": "chat",
-        "input_cost_per_second": 0.5,
-        "google_maps_grounding_cost_per_query": 0,
-        "input_cost_per_video_per_second": "a lot",
-        "search_context_cost_per_query": {"search_context_size_medium": 0.01},
+    offer = read_row(
+        "gpt-6-astra",
+        "openai",
+        input_cost_per_second=0.5,
+        google_maps_grounding_cost_per_query=0,
+        input_cost_per_video_per_second="a lot",
+        search_context_cost_per_query={"search_context_size_medium": 0.01},
         **raw(
             input_cost_per_token="1e-05",
             output_cost_per_token="5e-05",
@@ -293,15 +282,13 @@ def test_litellm_names_the_prices_that_cannot_be_charged() -> None:
             cache_creation_input_token_cost_above_12hr_above_272k_tokens="5e-05",
             code_interpreter_cost_per_session="0.03",
         ),
-    }
-    [offer] = read(litellm, {"gpt-6-astra": row}).values()
+    )
     assert offer.uncharged == (
         "cache_creation_input_token_cost_above_12hr: 0.000025",
         "cache_creation_input_token_cost_above_12hr_above_272k_tokens: 0.00005",
         "code_interpreter_cost_per_session: 0.03",
     )
-    alone = {"mode": "image_generation", **raw(input_cost_per_pixel="1.9e-08")}
-    [offer] = read(litellm, {"old": {"litellm_provider": "openai", **alone}}).values()
+    offer = read_row("old", "openai", "image_generation", **raw(input_cost_per_pixel="1.9e-08"))
     assert (offer.pricing, offer.uncharged) == ({}, ("input_cost_per_pixel: 0.000000019",))
 
 
@@ -314,47 +301,49 @@ def test_a_row_of_batches_is_no_endpoint(name: str) -> None:
 
 def test_litellm_searches_at_every_request_of_perplexity() -> None:
     search = {"search_context_size_low": 0.005, "search_context_size_high": 0.012}
-    row = {"litellm_provider": "perplexity", "mode": "chat", "input_cost_per_token": 0.000001}
-    [offer] = read(
-        litellm, {"perplexity/sonar": {**row, "search_context_cost_per_query": search}}
-    ).values()
+    offer = read_row(
+        "perplexity/sonar",
+        "perplexity",
+        input_cost_per_token=0.000001,
+        search_context_cost_per_query=search,
+    )
     assert (offer.upstream_model_id, offer.pricing["request"]) == ("sonar", "0.005")
     assert "web_search" not in offer.pricing
 
 
 @pytest.mark.parametrize(
-    ("row", "pricing", "lines"),
+    ("provider", "members", "pricing", "lines"),
     [
-        ({"litellm_provider": "gemini"}, None, [("search", "request", "0.035")]),
-        ({"litellm_provider": "vertex_ai-language-models"}, None, [("search", "request", "0.035")]),
-        ({"litellm_provider": "gemini", "web_search_billing_unit": "per_query"}, "0.035", []),
-        ({"litellm_provider": "anthropic"}, "0.035", []),
+        ("gemini", {}, None, [("search", "request", "0.035")]),
+        ("vertex_ai-language-models", {}, None, [("search", "request", "0.035")]),
+        ("gemini", {"web_search_billing_unit": "per_query"}, "0.035", []),
+        ("anthropic", {}, "0.035", []),
     ],
 )
 def test_litellm_bills_grounding_by_the_request_unless_it_says_otherwise(
-    row: dict[str, Any], pricing: str | None, lines: list[Any]
+    provider: str, members: dict[str, str], pricing: str | None, lines: list[Any]
 ) -> None:
     search = {"search_context_size_medium": 0.035}
-    row |= {"mode": "chat", "input_cost_per_token": 1, "search_context_cost_per_query": search}
-    [offer] = read(litellm, {"m": row}).values()
+    offer = read_row(
+        "m", provider, input_cost_per_token=1, search_context_cost_per_query=search, **members
+    )
     assert offer.pricing.get("web_search") == pricing
     found = [(line["billable"], line["variant"], line["price"]) for line in offer.lines]
     assert found == lines
 
 
 def test_litellm_bills_what_a_model_that_researches_does_by_itself() -> None:
-    row = {
-        "litellm_provider": "perplexity",
-        "mode": "chat",
-        "search_context_cost_per_query": {"search_context_size_low": 0.005},
+    offer = read_row(
+        "perplexity/sonar-deep-research",
+        "perplexity",
+        search_context_cost_per_query={"search_context_size_low": 0.005},
         **raw(
             input_cost_per_token="2e-06",
             output_cost_per_token="8e-06",
             output_cost_per_reasoning_token="3e-06",
             citation_cost_per_token="2e-06",
         ),
-    }
-    [offer] = read(litellm, {"perplexity/sonar-deep-research": row}).values()
+    )
     assert offer.pricing == {"prompt": "0.000002", "completion": "0.000008"}
     assert [(line["variant"], line["price"], line["most"]) for line in offer.lines] == [
         ("unasked", "0.005", 60),

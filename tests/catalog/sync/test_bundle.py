@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
 
 from catalog import imports
+from tests.support.operators import commands
 
 BUNDLE = Path(imports.__file__).with_name("data") / "catalogue.json"
 
@@ -19,16 +18,13 @@ def price_list(**rows: dict[str, Any]) -> str:
     return json.dumps({name.replace("_", "-"): row for name, row in rows.items()})
 
 
-def rebuild(path: Path, text: str, *arguments: str) -> tuple[dict[str, Any], str]:
+def rebuild(path: Path, text: str) -> tuple[dict[str, Any], str]:
     source, made = path / "prices.json", path / "catalogue.json"
     source.write_text(text)
-    errors = io.StringIO()
-    call_command(
-        "rebuild_bundle", str(source), "--as-of", "2026-11-20", "--output", str(made), *arguments,
-        stdout=io.StringIO(), stderr=errors,
-    )  # fmt: skip
+    named = ("--as-of", "2026-11-20", "--output", str(made))
+    _, errors = commands.run("rebuild_bundle", str(source), *named)
     bundle: dict[str, Any] = json.loads(made.read_text())
-    return bundle, errors.getvalue()
+    return bundle, errors
 
 
 def test_the_bundle_gets_the_prices_of_a_list_and_keeps_its_facts(tmp_path: Path) -> None:
@@ -68,7 +64,6 @@ def test_a_list_that_is_none_writes_nothing(tmp_path: Path, text: str, day: str,
     source = tmp_path / "prices.json"
     source.write_text(text)
     made = tmp_path / "catalogue.json"
-    with pytest.raises(CommandError) as caught:
-        call_command("rebuild_bundle", str(source), "--as-of", day, "--output", str(made))
-    assert caught.value.returncode == code
+    named = ("--as-of", day, "--output", str(made))
+    assert commands.refuse("rebuild_bundle", str(source), *named)[0] == code
     assert not made.exists()

@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from django.contrib.auth.models import Group, User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -23,7 +22,6 @@ from catalog.sync.proposals import CatalogMoved
 from catalog.sync.run import sync_list
 from config.api.errors import InvalidTransition
 from config.audit.entries import AuditEntry
-from config.console.sign_in import roles
 from config.events.outbox import Event
 from tests.support import factories
 from tests.support.catalogue import make_proposal
@@ -298,21 +296,16 @@ def test_the_console_says_that_the_catalogue_has_moved(
 
 
 def test_finance_decides_prices_and_not_which_endpoints_there_are(
-    endpoint: ModelEndpoint,
+    endpoint: ModelEndpoint, finance: Client
 ) -> None:
-    roles.update_roles()
-    user = User.objects.create_user("fin", is_staff=True)
-    user.groups.add(Group.objects.get(name="Finance"))
-    client = Client()
-    client.force_login(user)
     sync(other=0.000001)
     before = snapshots.everything()
     for verb in ("approve", "refuse"):
-        response = client.post(url(verb), SUBMIT, follow=True)
+        response = finance.post(url(verb), SUBMIT, follow=True)
         assert messages_of(response) == ["Your role may decide about prices only."]
     assert snapshots.everything() == before
     CatalogProposal.objects.all().delete()
     make_proposal(endpoint)
-    response = client.post(url("refuse"), SUBMIT, follow=True)
+    response = finance.post(url("refuse"), SUBMIT, follow=True)
     assert messages_of(response) == ["The proposal is refused. Nothing was changed."]
     assert LanguageModel.objects.count() == 2

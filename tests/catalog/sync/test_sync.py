@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import json
 import ssl
 from datetime import date
-from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from django.core.management import CommandError, call_command
 from prometheus_client import REGISTRY
 
 from catalog.models import CatalogProposal, LanguageModel, ModelEndpoint, PriceVersion
@@ -21,12 +18,12 @@ from catalog.sync import proposals
 from catalog.sync.run import sync_due
 from config.api.text import plain_digits
 from config.audit.entries import AuditEntry
-from config.egress.addresses import EgressPolicy
 from config.management.commands.work import DUTIES
 from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.inference.prices import read_pricing
-from tests.support.upstreams.tls import Authority, answering, serving
+from tests.support.operators import commands
+from tests.support.upstreams.tls import answering, serving
 
 NONE = {"providers": 0, "models": 0, "endpoints": 0}
 ONE = {"providers": 0, "models": 0, "endpoints": 1}
@@ -42,18 +39,18 @@ def row(prompt: Any = "0.000001", completion: Any = "0.000002", **members: Any) 
     }
 
 
-def sync(capfd: Any, *arguments: str, **rows: Any) -> dict[str, Any]:
+def read_list(folder: Path, source: str, document: Any, *arguments: str) -> dict[str, Any]:
+    """Runs the command over a list; returns its report."""
+    path = folder / "prices.json"
+    path.write_bytes(msgspec.json.encode(document))
+    named = ("--source", source, "--file", str(path), "--as-of", "2026-11-12")
+    return commands.run_json("sync_catalog", *named, *arguments)[0]
+
+
+def sync(folder: Path, *arguments: str, **rows: Any) -> dict[str, Any]:
     """Runs the command over a list with these rows; returns its report."""
     document = {name.replace("_", "-"): found for name, found in rows.items()}
-    out = io.StringIO()
-    path = Path(capfd) / "prices.json"
-    path.write_bytes(msgspec.json.encode(document))
-    call_command(
-        "sync_catalog", "--source", "litellm", "--file", str(path), "--as-of", "2026-11-12",
-        *arguments, "--json", stdout=out, stderr=io.StringIO(),
-    )  # fmt: skip
-    report: dict[str, Any] = json.loads(out.getvalue())
-    return report
+    return read_list(folder, "litellm", document, *arguments)
 
 
 @pytest.fixture
@@ -84,7 +81,7 @@ def waiting() -> list[tuple[str, list[str]]]:
 def test_an_ordinary_change_is_applied_with_its_origin(
     tmp_path: Path, endpoint: ModelEndpoint
 ) -> None:
-    report = sync(str(tmp_path), gpt_x=row("1.2e-06", max_input_tokens=4096))
+    report = sync(tmp_path, gpt_x=row("1.2e-06", max_input_tokens=4096))
     assert report == {
         "source": "litellm",
         "as_of": "2026-11-12",
@@ -102,7 +99,7 @@ def test_an_ordinary_change_is_applied_with_its_origin(
     )  # fmt: skip
     entry = AuditEntry.objects.get(kind="import")
     assert entry.after["source"] == "litellm"
-    again = sync(str(tmp_path), gpt_x=row("1.2e-06", max_input_tokens=4096))
+    again = sync(tmp_path, gpt_x=row("1.2e-06", max_input_tokens=4096))
     assert (again["updated"], again["unchanged"]) == (NONE, ONE)
     assert PriceVersion.objects.filter(subject_id=endpoint.pk).count() == 2
 
@@ -119,7 +116,7 @@ def test_a_new_rate_keeps_the_bound_of_an_operator(tmp_path: Path, db: None) -> 
     size = {"search_context_size_low": 0.006}
     found = row(litellm_provider="perplexity", search_context_cost_per_query=size)
     found["citation_cost_per_token"] = 0
-    report = sync(str(tmp_path), sonar_x=found)
+    report = sync(tmp_path, sonar_x=found)
     assert report["updated"] == ONE
     sonar.refresh_from_db()
     assert render_lines(sonar.price.price) == [line | {"price": "0.006", "most": 7}]
@@ -153,7 +150,7 @@ def test_a_dearer_or_unpriced_row_waits(
     reason: str,
     columns: list[str],
 ) -> None:
-    report = sync(str(tmp_path), gpt_x=row(prompt, completion, **members))
+    report = sync(tmp_path, gpt_x=row(prompt, completion, **members))
     assert (report["updated"], report["proposed"]) == (NONE, 1)
     assert waiting() == [(reason, columns)]
     assert price_of(endpoint) == ("0.000001", "0.000002")
@@ -163,13 +160,13 @@ def test_a_rate_that_is_no_longer_stated_waits_where_another_one_applies(
     tmp_path: Path, endpoint: ModelEndpoint
 ) -> None:
     cached = row(cache_read_input_token_cost=1e-7, input_cost_per_request=0.01)
-    sync(str(tmp_path), gpt_x=cached)
+    sync(tmp_path, gpt_x=cached)
     proposals.approve(CatalogProposal.objects.get(), by="operator ann")
     for left, reason, column in (
         ("input_cost_per_request", "rise", "pricing.input_cache_read"),
         ("cache_read_input_token_cost", "fall", "pricing.request"),
     ):
-        report = sync(str(tmp_path), gpt_x=row(**{left: cached[left]}))
+        report = sync(tmp_path, gpt_x=row(**{left: cached[left]}))
         assert (report["updated"], report["proposed"]) == (NONE, 1)
         assert waiting() == [(reason, [column])]
 
@@ -178,9 +175,9 @@ def test_the_limit_of_a_rise_is_a_setting(
     tmp_path: Path, endpoint: ModelEndpoint, settings: Any
 ) -> None:
     settings.CATALOG_RISE_LIMIT = 50
-    assert sync(str(tmp_path), gpt_x=row("1.5e-06"))["updated"] == ONE
+    assert sync(tmp_path, gpt_x=row("1.5e-06"))["updated"] == ONE
     settings.CATALOG_RISE_LIMIT = 0
-    assert sync(str(tmp_path), gpt_x=row("1.5000001e-06"))["proposed"] == 1
+    assert sync(tmp_path, gpt_x=row("1.5000001e-06"))["proposed"] == 1
 
 
 def test_a_vanished_endpoint_waits_and_only_the_lists_own(
@@ -189,7 +186,7 @@ def test_a_vanished_endpoint_waits_and_only_the_lists_own(
     factories.make_endpoint(
         factories.make_model("openai/own"), endpoint.provider, upstream_model_id="own"
     )
-    report = sync(str(tmp_path), other=row())
+    report = sync(tmp_path, other=row())
     assert (report["created"]["endpoints"], report["proposed"]) == (1, 1)
     assert waiting() == [("vanished", ["is_listed"])]
     assert ModelEndpoint.objects.filter(is_listed=True).count() == 3
@@ -199,7 +196,7 @@ def test_a_price_of_an_operator_is_never_replaced_without_asking(
     tmp_path: Path, endpoint: ModelEndpoint
 ) -> None:
     ModelEndpoint.objects.update(source="", as_of=None)
-    assert sync(str(tmp_path), gpt_x=row("0.0000009"))["proposed"] == 1
+    assert sync(tmp_path, gpt_x=row("0.0000009"))["proposed"] == 1
     assert waiting() == [("change", ["pricing.prompt"])]
 
 
@@ -208,7 +205,7 @@ def test_a_new_model_is_added_and_an_endpoint_of_a_present_one_waits(
 ) -> None:
     factories.make_model("openai/private")
     report = sync(
-        str(tmp_path),
+        tmp_path,
         gpt_x=row(),
         gpt_new=row(max_input_tokens=4096, max_output_tokens=512),
         private=row(),
@@ -251,11 +248,7 @@ def test_a_new_model_is_added_and_an_endpoint_of_a_present_one_waits(
         ({"mode": "audio_speech", "input_cost_per_token": 0.000001}, True),
         ({"mode": "audio_speech", "input_cost_per_character": 0.000015}, False),
         (
-            {
-                "mode": "audio_speech",
-                "input_cost_per_second": 0,
-                "output_cost_per_second": 0.00025,
-            },
+            {"mode": "audio_speech", "input_cost_per_second": 0, "output_cost_per_second": 0.00025},
             False,
         ),
         (
@@ -280,7 +273,7 @@ def test_a_new_model_whose_output_would_be_free_waits(
         name: msgspec.Raw(f"{value:.9f}".encode()) if name != "mode" else value
         for name, value in members.items()
     }
-    report = sync(str(tmp_path), gpt_x=row(), new=new)
+    report = sync(tmp_path, gpt_x=row(), new=new)
     assert (report["created"]["endpoints"], report["proposed"]) == ((0, 1) if waits else (1, 0))
     assert [reason for reason, _ in waiting()] == (["unpriced"] if waits else [])
 
@@ -288,10 +281,10 @@ def test_a_new_model_whose_output_would_be_free_waits(
 def test_a_change_that_leaves_the_output_free_waits(
     tmp_path: Path, endpoint: ModelEndpoint
 ) -> None:
-    sync(str(tmp_path), gpt_x=row("0.000001", "0"))
+    sync(tmp_path, gpt_x=row("0.000001", "0"))
     [proposal] = CatalogProposal.objects.filter(status="waiting")
     proposals.approve(proposal, by="test")
-    assert sync(str(tmp_path), gpt_x=row("0.0000009", "0"))["proposed"] == 1
+    assert sync(tmp_path, gpt_x=row("0.0000009", "0"))["proposed"] == 1
     assert waiting() == [("unpriced", ["pricing.prompt"])]
 
 
@@ -299,7 +292,7 @@ def test_a_plan_names_the_prices_that_cannot_be_charged(
     tmp_path: Path, endpoint: ModelEndpoint
 ) -> None:
     twelve = {"cache_creation_input_token_cost_above_12hr": msgspec.Raw(b"2.5e-06")}
-    report = sync(str(tmp_path), "--plan", gpt_x=row("9e-07", **twelve), gpt_new=row(**twelve))
+    report = sync(tmp_path, "--plan", gpt_x=row("9e-07", **twelve), gpt_new=row(**twelve))
     named = {
         "column": "uncharged",
         "old": None,
@@ -309,13 +302,13 @@ def test_a_plan_names_the_prices_that_cannot_be_charged(
     assert [(planned["fate"], planned["changes"][-1]) for planned in report["plan"]] == [
         ("update", named), ("create", named),
     ]  # fmt: skip
-    assert sync(str(tmp_path), "--plan", gpt_x=row(**twelve))["unchanged"] == ONE
+    assert sync(tmp_path, "--plan", gpt_x=row(**twelve))["unchanged"] == ONE
 
 
 @pytest.mark.parametrize("option", ["--dry-run", "--plan"])
 def test_a_dry_run_changes_nothing(tmp_path: Path, endpoint: ModelEndpoint, option: str) -> None:
     before = snapshots.everything()
-    report = sync(str(tmp_path), option, gpt_x=row("1.1e-06"), gpt_new=row(), dear=row("9"))
+    report = sync(tmp_path, option, gpt_x=row("1.1e-06"), gpt_new=row(), dear=row("9"))
     assert (report["updated"], report["proposed"], report["dry_run"]) == (ONE, 1, True)
     assert snapshots.everything() == before
     if option == "--plan":
@@ -330,9 +323,9 @@ def test_a_dry_run_changes_nothing(tmp_path: Path, endpoint: ModelEndpoint, opti
 
 
 def test_options_restrict_what_is_applied(tmp_path: Path, endpoint: ModelEndpoint) -> None:
-    report = sync(str(tmp_path), "--existing", gpt_x=row("1.1e-06"), gpt_new=row())
+    report = sync(tmp_path, "--existing", gpt_x=row("1.1e-06"), gpt_new=row())
     assert (report["updated"], report["created"], report["ignored"]) == (ONE, NONE, 1)
-    report = sync(str(tmp_path), "--propose", gpt_x=row(), gpt_new=row())
+    report = sync(tmp_path, "--propose", gpt_x=row(), gpt_new=row())
     assert (report["updated"], report["created"], report["proposed"]) == (NONE, NONE, 2)
 
 
@@ -356,15 +349,11 @@ def test_a_lying_row_is_refused_by_name_and_the_others_are_used(
     path = tmp_path / "prices.json"
     plain = json.loads(msgspec.json.encode({"x": list(document.values())}))["x"]
     path.write_text(json.dumps(dict(zip(document, plain, strict=True))))
-    out, errors = io.StringIO(), io.StringIO()
-    call_command(
-        "sync_catalog", "--source", "litellm", "--file", str(path), "--json",
-        stdout=out, stderr=errors,
-    )  # fmt: skip
-    report = json.loads(out.getvalue())
+    named = ("--source", "litellm", "--file", str(path))
+    report, errors = commands.run_json("sync_catalog", *named)
     assert (report["refused"], report["created"]["models"]) == (1, 1)
-    assert problem in errors.getvalue()
-    assert "\x1b" not in errors.getvalue()
+    assert problem in errors
+    assert "\x1b" not in errors
     assert price_of(endpoint) == ("0.000001", "0.000002")
 
 
@@ -376,30 +365,15 @@ def test_a_list_that_is_none_empties_nothing(
     path.write_bytes(data)
     before = snapshots.everything()
     for source in ("litellm", "openrouter", "models.dev"):
-        with pytest.raises(CommandError, match=r"Nothing was changed\.$") as caught:
-            call_command("sync_catalog", "--source", source, "--file", str(path))
-        assert caught.value.returncode == 1
+        code, message = commands.refuse("sync_catalog", "--source", source, "--file", str(path))
+        assert code == 1
+        assert message.endswith("Nothing was changed.")
     assert snapshots.everything() == before
 
 
 def test_the_command_needs_one_list_and_a_day(db: None) -> None:
     for arguments in ((), ("--file", "-", "--from-url", "https://a.example/"), ("--as-of", "now")):
-        with pytest.raises(CommandError) as caught:
-            call_command("sync_catalog", "--source", "litellm", *arguments)
-        assert caught.value.returncode == 2
-
-
-@pytest.fixture
-def context(tmp_path: Path, settings: Any) -> ssl.SSLContext:
-    """Returns a TLS context for a server at 127.0.0.1, which the egress policy allows."""
-    authority = Authority(tmp_path)
-    settings.EGRESS_POLICY = EgressPolicy(
-        allowed_networks=(ip_network("127.0.0.1/32"),),
-        ca_bundle=authority.bundle,
-        connect_timeout=2,
-        max_response_bytes=100_000,
-    )
-    return authority.server_context("127.0.0.1")
+        assert commands.refuse("sync_catalog", "--source", "litellm", *arguments)[0] == 2
 
 
 def counted(outcome: str) -> float:
@@ -431,12 +405,10 @@ def test_a_failing_list_is_reported_and_changes_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     before, failures = snapshots.everything(), counted("failed")
-    with serving(answering(status="503 Busy"), context) as server:
-        settings.CATALOG_SYNC = {"litellm": f"https://127.0.0.1:{server.port}/"}
-        assert sync_due() == 0
-    with serving(answering(b"x" * 100_001), context) as server:
-        settings.CATALOG_SYNC = {"litellm": f"https://127.0.0.1:{server.port}/"}
-        assert sync_due() == 0
+    for script in (answering(status="503 Busy"), answering(b"x" * 100_001)):
+        with serving(script, context) as server:
+            settings.CATALOG_SYNC = {"litellm": f"https://127.0.0.1:{server.port}/"}
+            assert sync_due() == 0
     assert counted("failed") == failures + 2
     said = "sync_price_lists: litellm was not read, and nothing changed. "
     said += "The list could not be fetched: "
@@ -450,53 +422,43 @@ def test_the_duty_runs_once_a_day_and_does_nothing_without_a_list(db: None) -> N
     assert (duty.every_seconds, duty.own_thread, duty.run()) == (86_400, True, 0)
 
 
+FALCON: dict[str, Any] = {
+    "id": "acme/falcon-9",
+    "canonical_slug": "acme/falcon-9-2026",
+    "name": "Falcon",
+    "created": 1_780_272_000,
+    "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
+    "pricing": {"prompt": "0.0000005", "completion": "0.0000015"},
+}
+
+
 def test_openrouter_brings_its_provider_and_its_models(db: None, tmp_path: Path) -> None:
-    model = {
-        "id": "acme/falcon-9",
-        "canonical_slug": "acme/falcon-9-2026",
-        "name": "Falcon",
-        "created": 1_780_272_000,
-        "context_length": 1000,
-        "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
-        "pricing": {"prompt": "0.0000005", "completion": "0.0000015"},
-    }
+    model = FALCON | {"context_length": 1000}
     path = tmp_path / "models.json"
     path.write_text(json.dumps({"data": [model]}))
     arguments = ("sync_catalog", "--source", "openrouter", "--file", str(path))
-    call_command(*arguments, stdout=io.StringIO())
+    commands.run(*arguments)
     [made] = ModelEndpoint.objects.all()
     assert (made.provider.slug, made.upstream_model_id, made.model.canonical_slug) == (
         "openrouter", "acme/falcon-9", "acme/falcon-9-2026",
     )  # fmt: skip
     before = {**snapshots.everything(), "config.AuditEntry": []}
-    out = io.StringIO()
-    call_command(*arguments, stdout=out)
-    assert "0 rows were created, 0 updated; 1 are unchanged" in out.getvalue()
+    out, _ = commands.run(*arguments)
+    assert "0 rows were created, 0 updated; 1 are unchanged" in out
     assert {**snapshots.everything(), "config.AuditEntry": []} == before
     model["top_provider"] = {"max_completion_tokens": 700}
     path.write_text(json.dumps({"data": [{**model, "context_length": 2000}]}))
-    call_command(*arguments, stdout=io.StringIO())
+    commands.run(*arguments)
     made.refresh_from_db()
     assert (made.context_length, made.max_completion_tokens) == (2000, 700)
 
 
 def test_variants_of_a_model_do_not_take_its_name(db: None, tmp_path: Path) -> None:
-    model = {
-        "id": "acme/falcon-9",
-        "canonical_slug": "acme/falcon-9-2026",
-        "name": "Falcon",
-        "created": 1_780_272_000,
-        "architecture": {"input_modalities": ["text"], "output_modalities": ["text"]},
-        "pricing": {"prompt": "0.0000005", "completion": "0.0000015"},
-    }
-    variant = {**model, "id": "acme/falcon-9:extended"}
-    path = tmp_path / "models.json"
-    path.write_text(json.dumps({"data": [model, variant]}))
-    arguments = ("sync_catalog", "--source", "openrouter", "--file", str(path))
-    call_command(*arguments, stdout=io.StringIO())
+    document = {"data": [FALCON, FALCON | {"id": "acme/falcon-9:extended"}]}
+    read_list(tmp_path, "openrouter", document)
     assert LanguageModel.objects.get().slug == "acme/falcon-9"
     assert ModelEndpoint.objects.get().upstream_model_id == "acme/falcon-9"
-    call_command(*arguments, stdout=io.StringIO())
+    read_list(tmp_path, "openrouter", document)
     assert [reason for reason, _ in waiting()] == ["new"]
 
 
@@ -509,14 +471,7 @@ def test_a_model_of_which_the_list_says_too_little_waits_and_is_not_listed(
         "cost": {"input": 1, "output": 2},
     }
     models = {"gpt-x": row, "gpt-deep": row, "gpt-y-codex": {**row, "family": "gpt-codex"}}
-    path = tmp_path / "api.json"
-    path.write_bytes(msgspec.json.encode({"openai": {"models": models}}))
-    out = io.StringIO()
-    call_command(
-        "sync_catalog", "--source", "models.dev", "--file", str(path), "--as-of", "2026-11-12",
-        "--json", stdout=out, stderr=io.StringIO(),
-    )  # fmt: skip
-    report = json.loads(out.getvalue())
+    report = read_list(tmp_path, "models.dev", {"openai": {"models": models}})
     # What it says of a model that the catalogue has is one of its known format.
     assert (report["created"], report["refused"]) == ({**ONE, "models": 1}, 0)
     codex = LanguageModel.objects.get(slug="openai/gpt-y-codex")

@@ -11,11 +11,7 @@ from msgspec.structs import replace
 
 from catalog.capabilities import UNDESCRIBED
 from catalog.dialects import openai
-from catalog.dialects.base import (
-    Call,
-    Operation,
-    Untranslatable,
-)
+from catalog.dialects.base import Call, Operation, Untranslatable
 from catalog.dialects.openai.fields import ATTACHED
 from config.credentials import Secret
 
@@ -77,11 +73,7 @@ def test_build_does_not_change_the_fields_of_the_call() -> None:
 def test_build_requests_usage_for_a_stream(options: bytes | None, sent: dict[str, Any]) -> None:
     body = b"{}" if options is None else b'{"stream_options":' + options + b"}"
     request = openai.build(call(body, stream=True))
-    assert json.loads(request.body) == {
-        "stream": True,
-        "stream_options": sent,
-        "model": "deployed",
-    }
+    assert json.loads(request.body) == {"stream": True, "stream_options": sent, "model": "deployed"}
     assert request.headers["Accept"] == "text/event-stream"
 
 

@@ -31,11 +31,7 @@ def test_build_posts_embeddings_to_their_own_path() -> None:
     )
     request = openai.build(call)
     assert request.url == "https://llm.example.com/v1/embeddings"
-    assert json.loads(request.body or b"") == {
-        "input": ["a"],
-        "dimensions": 3,
-        "model": "deployed",
-    }
+    assert json.loads(request.body or b"") == {"input": ["a"], "dimensions": 3, "model": "deployed"}
 
 
 @pytest.mark.parametrize("embedding", [[0.1, 2], [], "AAAA", ""])
@@ -63,8 +59,7 @@ def test_parse_reply_ignores_the_completion_tokens_of_embeddings() -> None:
 
 
 @pytest.mark.parametrize(
-    "data",
-    [None, [], {}, "x", [5], [{}], [{"embedding": None}], [{"embedding": 5}], [VECTOR, {}]],
+    "data", [None, [], {}, "x", [5], [{}], [{"embedding": None}], [{"embedding": 5}], [VECTOR, {}]]
 )
 def test_parse_reply_refuses_a_reply_without_vectors(data: Any) -> None:
     with pytest.raises(InvalidReply):
