@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import openai
 import pytest
 from openrouter import OpenRouter
 
+from config.local.certificates import ensure_certificates
 from tests.support import factories
 from tests.support.contract import document
-from tests.support.contract.clients import (
-    NO_AUTHORITIES,
-    MakeOpenAI,
-    MakeOpenRouter,
-    Serve,
-)
+from tests.support.contract.clients import NO_AUTHORITIES, MakeOpenAI, MakeOpenRouter, Serve
 from tests.support.factories import Tenant
 from tests.support.simulator.server import Simulator
+from tests.support.upstreams.speaking import ANSWERS, EVENTS, Upstream
+from tests.support.upstreams.tls import serving
 
 
 @pytest.fixture
@@ -65,9 +65,7 @@ def openai_client(server: str) -> Iterator[MakeOpenAI]:
 
         def make(key: str) -> openai.OpenAI:
             transport = openai.DefaultHttpxClient(
-                timeout=30,
-                event_hooks={"response": [document.check_answer]},
-                verify=NO_AUTHORITIES,
+                timeout=30, event_hooks={"response": [document.check_answer]}, verify=NO_AUTHORITIES
             )
             return stack.enter_context(
                 openai.OpenAI(
@@ -76,6 +74,20 @@ def openai_client(server: str) -> Iterator[MakeOpenAI]:
             )
 
         yield make
+
+
+@pytest.fixture
+def client(openai_client: MakeOpenAI, tenant: Tenant) -> openai.OpenAI:
+    return openai_client(tenant.api_key)
+
+
+@pytest.fixture
+def maker() -> Iterator[Upstream]:
+    """Starts an upstream that uses the Anthropic format."""
+    made = Upstream("anthropic", answer=ANSWERS["anthropic"], events=EVENTS["anthropic"])
+    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
+    with serving(made, certificates.server_context()) as made.server:
+        yield made
 
 
 @pytest.fixture

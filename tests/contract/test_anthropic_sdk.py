@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -14,27 +12,23 @@ import pytest
 from billing.models import Account
 from catalog.capabilities import ThinkingControl
 from catalog.models import LanguageModel
-from config.credentials import Secret
-from config.local.certificates import ensure_certificates
 from inference.models import Generation
 from tests.support import factories
 from tests.support.contract import document
-from tests.support.contract.clients import NO_AUTHORITIES, Serve
+from tests.support.contract.answers import ANSWER, COST, MESSAGES, WORDS
+from tests.support.contract.clients import NO_AUTHORITIES, Serve, publish_maker
 from tests.support.factories import Tenant
 from tests.support.inference.prices import read_pricing
 from tests.support.simulator.server import Simulator
 from tests.support.upstreams import recorded
 from tests.support.upstreams.speaking import ANSWERS, EVENTS, Upstream
-from tests.support.upstreams.tls import serving
 
 Eventually = Callable[[Callable[[], bool]], None]
-MESSAGES: Any = [{"role": "user", "content": "one two three"}]
 TOOL: Any = {
     "name": "get_weather",
     "description": "Tells the weather.",
     "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}},
 }
-WORDS = ["You", " said:", " one", " two", " three"]
 INPUT = {"city": "Zürich", "number": 0}
 
 
@@ -55,28 +49,9 @@ def client(server: str, tenant: Tenant) -> Iterator[anthropic.Anthropic]:
 
 
 @pytest.fixture
-def maker() -> Iterator[Upstream]:
-    """Starts an upstream that uses the Anthropic format."""
-    made = Upstream("anthropic", answer=ANSWERS["anthropic"], events=EVENTS["anthropic"])
-    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
-    with serving(made, certificates.server_context()) as made.server:
-        yield made
-
-
-@pytest.fixture
 def at_maker(maker: Upstream, tenant: Tenant) -> str:
-    """Returns the slug of a model that ``maker`` serves, paid from credits."""
-    provider = factories.make_provider(
-        "maker", name="Maker", dialect="anthropic", base_url=maker.base_url
-    )
-    provider.set_credential(Secret("operator-credential-0123456789"))
-    factories.make_endpoint(
-        factories.make_model("acme/falcon", input_modalities=["text", "image"]),
-        provider,
-        upstream_model_id="claude-sonnet-4-5",
-        price=factories.make_price(cache_read="0.0000001"),
-    )
-    return "acme/falcon"
+    price = factories.make_price(cache_read="0.0000001")
+    return publish_maker(maker, price, input_modalities=["text", "image"])
 
 
 def ask(client: anthropic.Anthropic, model: str, **fields: Any) -> anthropic.types.Message:
@@ -97,26 +72,24 @@ def sent(simulator: Simulator) -> Any:
     return simulator.requests[-1].body
 
 
+def answered(message: anthropic.types.Message, result: dict[str, Any]) -> list[Any]:
+    """Returns the turns after a message that calls a tool, with its result."""
+    assistant = {"role": "assistant", "content": message.content}
+    return [*MESSAGES, assistant, {"role": "user", "content": [result]}]
+
+
 def test_create_answers(client: anthropic.Anthropic, serve: Serve) -> None:
     message = ask(client, serve("sim-echo"))
     assert message.id.startswith("gen-")
     assert (message.type, message.role, message.model) == ("message", "assistant", "acme/falcon")
-    assert [block.to_dict() for block in message.content] == [
-        {"type": "text", "text": "You said: one two three"}
-    ]
+    assert [block.to_dict() for block in message.content] == [{"type": "text", "text": ANSWER}]
     assert (message.stop_reason, message.stop_sequence) == ("end_turn", None)
     assert message.usage.to_dict() == {
         "input_tokens": 3,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": 0,
         "output_tokens": 5,
-        "cost": 0,
-        "is_byok": True,
-        "cost_details": {
-            "upstream_inference_cost": 0.000013,
-            "upstream_inference_prompt_cost": 0.000003,
-            "upstream_inference_completions_cost": 0.00001,
-        },
+        **COST,
     }
     assert message._request_id is not None
 
@@ -124,7 +97,7 @@ def test_create_answers(client: anthropic.Anthropic, serve: Serve) -> None:
 def test_stream_delivers_one_word_at_a_time(client: anthropic.Anthropic, serve: Serve) -> None:
     events, message = stream(client, serve("sim-echo"))
     assert [event.text for event in events if event.type == "text"] == WORDS
-    assert message.content[0].text == "You said: one two three"
+    assert message.content[0].text == ANSWER
     assert message.stop_reason == "end_turn"
     assert (message.usage.input_tokens, message.usage.output_tokens) == (3, 5)
 
@@ -154,40 +127,22 @@ def test_tools_are_called_and_their_results_are_sent(
     assert call.type == "tool_use"
     assert (call.id, call.name, call.input) == ("call_0", "get_weather", INPUT)
     result = {"type": "tool_result", "tool_use_id": call.id, "content": "12 °C"}
-    turns = [
-        *MESSAGES,
-        {"role": "assistant", "content": message.content},
-        {"role": "user", "content": [result]},
-    ]
+    turns = answered(message, result)
     ask(client, model, tools=[TOOL], messages=turns)
     body = sent(simulator)
+    arguments = body["messages"][1]["tool_calls"][0]["function"]["arguments"]
+    function = {"name": "get_weather", "arguments": arguments}
+    called = {"id": "call_0", "type": "function", "function": function}
     assert body["messages"][1:] == [
-        {
-            "role": "assistant",
-            "content": None,
-            "tool_calls": [
-                {
-                    "id": "call_0",
-                    "type": "function",
-                    "function": {
-                        "name": "get_weather",
-                        "arguments": body["messages"][1]["tool_calls"][0]["function"]["arguments"],
-                    },
-                }
-            ],
-        },
+        {"role": "assistant", "content": None, "tool_calls": [called]},
         {"role": "tool", "tool_call_id": "call_0", "content": "12 °C"},
     ]
-    assert body["tools"] == [
-        {
-            "type": "function",
-            "function": {
-                "name": "get_weather",
-                "description": "Tells the weather.",
-                "parameters": TOOL["input_schema"],
-            },
-        }
-    ]
+    offered = {
+        "name": "get_weather",
+        "description": "Tells the weather.",
+        "parameters": TOOL["input_schema"],
+    }
+    assert body["tools"] == [{"type": "function", "function": offered}]
 
 
 def test_the_input_of_tools_is_streamed(client: anthropic.Anthropic, serve: Serve) -> None:
@@ -235,7 +190,7 @@ def test_reasoning_of_the_upstream_becomes_thinking(
     for message in (ask(client, model), stream(client, model)[1]):
         assert [block.type for block in message.content] == ["thinking", "text"]
         assert message.content[0].thinking == "Let me think."
-        assert message.content[1].text == "You said: one two three"
+        assert message.content[1].text == ANSWER
         assert message.usage.output_tokens_details.thinking_tokens == 3
 
 
@@ -258,11 +213,7 @@ def test_an_answer_is_relayed_and_sent_back_without_loss(
     assert [block.to_dict() for block in message.content] == maker.answer["content"]
     assert (message.stop_reason, message.id[:4]) == ("tool_use", "gen-")
     result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "12 °C"}
-    turns = [
-        *MESSAGES,
-        {"role": "assistant", "content": message.content},
-        {"role": "user", "content": [result]},
-    ]
+    turns = answered(message, result)
     ask(client, at_maker, max_tokens=2000, messages=turns, tools=[TOOL], thinking=thinking)
     (_, _, first), (path, _, second) = maker.seen()
     assert path == "/v1/messages"
@@ -277,16 +228,8 @@ def test_citations_and_server_tools_arrive(
     server: str, maker: Upstream, tenant: Tenant, is_streamed: bool
 ) -> None:
     maker.answer, maker.events = recorded.MESSAGE, recorded.EVENTS
-    provider = factories.make_provider(
-        "maker", name="Maker", dialect="anthropic", base_url=maker.base_url
-    )
-    provider.set_credential(Secret("operator-credential-0123456789"))
-    factories.make_endpoint(
-        factories.make_model("acme/falcon"),
-        provider,
-        upstream_model_id="claude-opus-5",
-        price=read_pricing({"prompt": "0.000003", "completion": "0.000015", "web_search": "0.01"}),
-    )
+    price = read_pricing({"prompt": "0.000003", "completion": "0.000015", "web_search": "0.01"})
+    publish_maker(maker, price, "claude-opus-5")
     tools: Any = [{"type": "web_search_20250305", "name": "web_search"}]
     # No document describes what passes: it is Anthropic's.
     with anthropic.Anthropic(
@@ -384,7 +327,7 @@ def test_beta_and_asynchronous_clients_answer(server: str, tenant: Tenant, serve
             ) as events:
                 return message.content[0].text, [text async for text in events.text_stream]
 
-    assert asyncio.run(talk()) == ("You said: one two three", WORDS)
+    assert asyncio.run(talk()) == (ANSWER, WORDS)
 
 
 def test_a_request_of_a_coding_agent_reaches_the_upstream(
@@ -449,9 +392,7 @@ def test_an_unknown_model_is_a_not_found_error(client: anthropic.Anthropic) -> N
 def test_a_server_tool_is_a_bad_request_error(client: anthropic.Anthropic, serve: Serve) -> None:
     with pytest.raises(anthropic.BadRequestError) as caught:
         ask(
-            client,
-            serve("sim-echo"),
-            tools=[{"type": "web_search_20250305", "name": "web_search"}],
+            client, serve("sim-echo"), tools=[{"type": "web_search_20250305", "name": "web_search"}]
         )
     assert caught.value.type == "invalid_request_error"
     assert caught.value.api_message == (

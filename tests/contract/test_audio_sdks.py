@@ -9,10 +9,10 @@ from pathlib import Path
 
 import openai
 import pytest
+from openrouter import OpenRouter
 
 from catalog.models import LanguageModel
 from tests.support import factories
-from tests.support.contract.clients import MakeOpenAI, MakeOpenRouter
 from tests.support.factories import Tenant
 from tests.support.simulator.server import Simulator
 
@@ -42,9 +42,8 @@ def serve_audio(tenant: Tenant, simulator: Simulator) -> Callable[[str], str]:
 
 
 def test_the_openai_sdk_speaks(
-    openai_client: MakeOpenAI, tenant: Tenant, serve_audio: Callable[..., str], tmp_path: Path
+    client: openai.OpenAI, serve_audio: Callable[..., str], tmp_path: Path
 ) -> None:
-    client = openai_client(tenant.api_key)
     answer = client.audio.speech.create(
         model=serve_audio(), input="one two", voice="alloy", response_format="mp3"
     )
@@ -57,10 +56,7 @@ def test_the_openai_sdk_speaks(
     assert (tmp_path / "speech.wav").stat().st_size == 44 + 3 * 19_200
 
 
-def test_the_openai_sdk_transcribes(
-    openai_client: MakeOpenAI, tenant: Tenant, serve_audio: Callable[..., str]
-) -> None:
-    client = openai_client(tenant.api_key)
+def test_the_openai_sdk_transcribes(client: openai.OpenAI, serve_audio: Callable[..., str]) -> None:
     answer = client.audio.transcriptions.create(
         model=serve_audio(), file=("speech.wav", io.BytesIO(WAV)), language="en", temperature=0
     )
@@ -77,9 +73,9 @@ def test_the_openai_sdk_transcribes(
 
 
 def test_the_openai_sdk_reads_tokens(
-    openai_client: MakeOpenAI, tenant: Tenant, serve_audio: Callable[..., str]
+    client: openai.OpenAI, serve_audio: Callable[..., str]
 ) -> None:
-    answer = openai_client(tenant.api_key).audio.transcriptions.create(
+    answer = client.audio.transcriptions.create(
         model=serve_audio("sim-tokens:40,7"), file=("speech.wav", WAV)
     )
     assert answer.usage is not None
@@ -89,9 +85,8 @@ def test_the_openai_sdk_reads_tokens(
 
 @pytest.mark.parametrize("behaviour", ["sim-status:429", "sim-html"])
 def test_the_openai_sdk_raises_errors(
-    openai_client: MakeOpenAI, tenant: Tenant, serve_audio: Callable[..., str], behaviour: str
+    client: openai.OpenAI, serve_audio: Callable[..., str], behaviour: str
 ) -> None:
-    client = openai_client(tenant.api_key)
     model = serve_audio(behaviour)
     with pytest.raises(openai.APIStatusError):
         client.audio.speech.create(model=model, input="one", voice="alloy")
@@ -106,12 +101,8 @@ def test_the_openai_sdk_raises_errors(
 
 
 def test_a_generation_tells_what_was_spoken(
-    openai_client: MakeOpenAI,
-    openrouter_client: MakeOpenRouter,
-    tenant: Tenant,
-    serve_audio: Callable[..., str],
+    client: openai.OpenAI, caller: OpenRouter, serve_audio: Callable[..., str]
 ) -> None:
-    client = openai_client(tenant.api_key)
     model = serve_audio()
     spoken = client.audio.speech.with_raw_response.create(
         model=model, input="one two", voice="alloy", response_format="wav"
@@ -120,7 +111,5 @@ def test_a_generation_tells_what_was_spoken(
         model=model, file=("speech.wav", WAV)
     )
     for answer, kind in ((spoken, "tts"), (heard, "stt")):
-        found = openrouter_client(tenant.api_key).generations.get_generation(
-            id=answer.headers["x-generation-id"]
-        )
+        found = caller.generations.get_generation(id=answer.headers["x-generation-id"])
         assert (found.data.api_type, found.data.model) == (kind, model)

@@ -125,9 +125,7 @@ def test_the_other_faces_answer_with_typed_members(part: Part, client: Any, serv
     message = part("api.anthropic_messages.create_messages").sync(
         client=client,
         body=models.MessagesRequest(
-            model=model,
-            max_tokens=50,
-            messages=[models.UserTurn(role="user", content="one two")],
+            model=model, max_tokens=50, messages=[models.UserTurn(role="user", content="one two")]
         ),
     )
     assert isinstance(message.content[0], models.MessagesTextBlock)
@@ -256,8 +254,7 @@ def test_errors_are_typed(part: Part, client: Any, serve: Serve) -> None:
     assert (limited.status_code, limited.headers["Retry-After"]) == (429, "7")
     turn = models.UserTurn(role="user", content="Hi")
     refused = part("api.anthropic_messages.create_messages").sync(
-        client=client,
-        body=models.MessagesRequest(model="acme/none", max_tokens=5, messages=[turn]),
+        client=client, body=models.MessagesRequest(model="acme/none", max_tokens=5, messages=[turn])
     )
     assert isinstance(refused, models.MessagesError)
     assert refused.error.type_ == "not_found_error"

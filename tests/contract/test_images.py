@@ -7,11 +7,9 @@ from typing import Any
 
 import openai
 import pytest
-from openrouter import components
+from openrouter import OpenRouter, components
 
-from catalog.models import LanguageModel
-from tests.support.contract.clients import MakeOpenAI, MakeOpenRouter, Serve
-from tests.support.factories import Tenant
+from tests.support.contract.clients import Serve
 from tests.support.inference.pictures import PNG, reference
 from tests.support.simulator.pictures import make_png
 
@@ -21,16 +19,7 @@ ENCODED = base64.b64encode(make_png(1024, 1024)).decode()
 @pytest.fixture
 def model(serve: Serve) -> str:
     """The name of a model that makes images."""
-    slug = serve("sim-echo")
-    made = LanguageModel.objects.get(slug=slug)
-    made.output_modalities = ["image"]
-    made.save_fields("output_modalities")
-    return slug
-
-
-@pytest.fixture
-def client(openai_client: MakeOpenAI, tenant: Tenant) -> openai.OpenAI:
-    return openai_client(tenant.api_key)
+    return serve("sim-echo", "image")
 
 
 def test_openai_generates(client: openai.OpenAI, model: str) -> None:
@@ -85,11 +74,8 @@ def test_openai_reads_a_refusal(client: openai.OpenAI, model: str) -> None:
         client.images.generate(model=model, prompt="a cat", output_compression=50)
 
 
-def test_openrouter_generates_from_an_image(
-    openrouter_client: MakeOpenRouter, tenant: Tenant, model: str
-) -> None:
-    client = openrouter_client(tenant.api_key)
-    answer = client.images.generate(
+def test_openrouter_generates_from_an_image(caller: OpenRouter, model: str) -> None:
+    answer = caller.images.generate(
         model=model,
         prompt="a black cat",
         aspect_ratio="1:1",
@@ -104,9 +90,8 @@ def test_openrouter_generates_from_an_image(
     assert answer.usage.is_byok is True
 
 
-def test_openrouter_streams(openrouter_client: MakeOpenRouter, tenant: Tenant, model: str) -> None:
-    client = openrouter_client(tenant.api_key)
-    with client.images.generate(model=model, prompt="a cat", quality="low", stream=True) as stream:
+def test_openrouter_streams(caller: OpenRouter, model: str) -> None:
+    with caller.images.generate(model=model, prompt="a cat", quality="low", stream=True) as stream:
         [event] = list(stream)
     assert isinstance(event, components.ImageGenCompletedEvent)
     assert event.b64_json == ENCODED
@@ -115,9 +100,9 @@ def test_openrouter_streams(openrouter_client: MakeOpenRouter, tenant: Tenant, m
 
 
 def test_openrouter_finds_the_generation(
-    openrouter_client: MakeOpenRouter, openai_client: MakeOpenAI, tenant: Tenant, model: str
+    caller: OpenRouter, client: openai.OpenAI, model: str
 ) -> None:
-    answer = openai_client(tenant.api_key).images.generate(model=model, prompt="a cat")
+    answer = client.images.generate(model=model, prompt="a cat")
     generation_id = (answer.model_extra or {})["id"]
-    found = openrouter_client(tenant.api_key).generations.get_generation(id=generation_id).data
+    found = caller.generations.get_generation(id=generation_id).data
     assert (found.id, found.api_type) == (generation_id, "image")

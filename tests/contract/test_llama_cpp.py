@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Iterator
 from typing import Any
 
 import openai
 import pytest
-from django.core.management import CommandError, call_command
 
 from catalog.models import ModelEndpoint
 from tests.support.contract.clients import MakeOpenAI, MakeOpenRouter
 from tests.support.factories import Tenant
-from tests.support.upstreams.llama import (
-    MESSAGES,
-    PROMPT_TOKENS,
-    SECRET,
-    activate,
-    serve_llama,
-)
+from tests.support.operators.commands import refuse, run_json
+from tests.support.upstreams.llama import ASKED, PROMPT_TOKENS, SECRET, activate, serve_llama
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +29,7 @@ def client(server: str, llama: str, tenant: Tenant, openai_client: MakeOpenAI) -
 
 
 def test_chat_answers_with_the_usage_of_llama_cpp(client: openai.OpenAI) -> None:
-    answer = client.chat.completions.create(
-        model="acme/tiny", messages=MESSAGES, max_tokens=12, temperature=0
-    )
+    answer = client.chat.completions.create(**ASKED)
     content = answer.choices[0].message.content
     assert content is not None
     assert len(content) == 12
@@ -57,11 +47,8 @@ def test_chat_answers_with_the_usage_of_llama_cpp(client: openai.OpenAI) -> None
 
 
 def test_chat_streams_the_same_text_and_usage(client: openai.OpenAI) -> None:
-    asked: dict[str, Any] = {
-        "model": "acme/tiny", "messages": MESSAGES, "max_tokens": 12, "temperature": 0
-    }  # fmt: skip
-    whole = client.chat.completions.create(**asked)
-    with client.chat.completions.create(**asked, stream=True) as stream:
+    whole = client.chat.completions.create(**ASKED)
+    with client.chat.completions.create(**ASKED, stream=True) as stream:
         chunks = list(stream)
     text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
     assert text == whole.choices[0].message.content
@@ -157,11 +144,8 @@ def test_embeddings_are_validated_and_answer_with_the_usage_of_llama_cpp(
 
 
 def test_connect_recognizes_the_server(llama: str, db: None) -> None:
-    out = io.StringIO()
-    with pytest.raises(CommandError, match=r"The server wants a key for the list of its models"):
-        call_command("connect", llama, stdout=out, stderr=io.StringIO())
-    call_command("connect", llama, "--key", SECRET, "--json", stdout=out, stderr=io.StringIO())
-    found = json.loads(out.getvalue())
+    assert "The server wants a key for the list of its models" in refuse("connect", llama)[1]
+    found, _ = run_json("connect", llama, "--key", SECRET)
     assert (found["provider"], found["models"]) == ("llama-cpp", ["llama-cpp/tiny"])
     assert (found["network_allowed"], found["test"]["status"]) == (None, 200)
     # What it serves, not what the model was trained with.

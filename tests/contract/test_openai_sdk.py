@@ -9,18 +9,11 @@ import openai
 import pytest
 
 from tests.support.contract import document
+from tests.support.contract.answers import ANSWER, ARGUMENTS, COST, MESSAGES, WORDS
 from tests.support.contract.clients import MakeOpenAI, Serve
 from tests.support.factories import Tenant
 
-MESSAGES: Any = [{"role": "user", "content": "one two three"}]
-WORDS = ["You", " said:", " one", " two", " three"]
 TOOL: Any = {"type": "function", "function": {"name": "get_weather", "parameters": {}}}
-ARGUMENTS = '{"city": "Z\\u00fcrich", "number": 0}'
-
-
-@pytest.fixture
-def client(openai_client: MakeOpenAI, tenant: Tenant) -> openai.OpenAI:
-    return openai_client(tenant.api_key)
 
 
 def test_chat_answers(client: openai.OpenAI, serve: Serve) -> None:
@@ -29,21 +22,12 @@ def test_chat_answers(client: openai.OpenAI, serve: Serve) -> None:
     assert answer.object == "chat.completion"
     assert answer.model == "acme/falcon"
     assert answer.choices[0].message.role == "assistant"
-    assert answer.choices[0].message.content == "You said: one two three"
+    assert answer.choices[0].message.content == ANSWER
     assert answer.choices[0].finish_reason == "stop"
     assert answer.usage is not None
-    assert answer.usage.prompt_tokens == 3
-    assert answer.usage.completion_tokens == 5
-    assert answer.usage.total_tokens == 8
-    assert answer.usage.model_extra == {
-        "cost": 0,
-        "is_byok": True,
-        "cost_details": {
-            "upstream_inference_cost": 0.000013,
-            "upstream_inference_prompt_cost": 0.000003,
-            "upstream_inference_completions_cost": 0.00001,
-        },
-    }
+    usage = answer.usage
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (3, 5, 8)
+    assert answer.usage.model_extra == COST
 
 
 def test_chat_streams_one_word_at_a_time(client: openai.OpenAI, serve: Serve) -> None:
@@ -102,7 +86,7 @@ def test_stream_helper_assembles_the_message(client: openai.OpenAI, serve: Serve
         deltas = [event.delta for event in stream if event.type == "content.delta"]
         final = stream.get_final_completion()
     assert [delta for delta in deltas if delta] == WORDS
-    assert final.choices[0].message.content == "You said: one two three"
+    assert final.choices[0].message.content == ANSWER
     assert final.usage is not None
     assert final.usage.total_tokens == 8
 
@@ -110,7 +94,7 @@ def test_stream_helper_assembles_the_message(client: openai.OpenAI, serve: Serve
 def test_text_completion_answers(client: openai.OpenAI, serve: Serve) -> None:
     answer = client.completions.create(model=serve("sim-echo"), prompt="one two three")
     assert answer.object == "text_completion"
-    assert answer.choices[0].text == "You said: one two three"
+    assert answer.choices[0].text == ANSWER
     assert answer.choices[0].finish_reason == "stop"
     assert answer.usage is not None
     assert answer.usage.total_tokens == 8
@@ -150,7 +134,7 @@ def test_asynchronous_client_answers_and_streams(server: str, tenant: Tenant, se
                 ]
             return answer.choices[0].message.content, contents
 
-    assert asyncio.run(ask()) == ("You said: one two three", ["", *WORDS, None])
+    assert asyncio.run(ask()) == (ANSWER, ["", *WORDS, None])
 
 
 def test_unknown_key_is_an_authentication_error(openai_client: MakeOpenAI) -> None:

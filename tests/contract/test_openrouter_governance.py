@@ -88,11 +88,9 @@ def test_a_workspace_is_created_changed_and_deleted(
     assert workspaces.get(id=made.id).data == workspaces.get(id="research").data == made
     changed = workspaces.update(id="research", slug="lab", description=None).data
     assert (changed.slug, changed.description, changed.name) == ("lab", None, "Research")
-    page = workspaces.list(limit=1)
-    assert page is not None
+    page: Any = workspaces.list(limit=1)
     assert (page.result.total_count, page.result.data[0].slug) == (2, "default")
-    second = page.next()
-    assert second is not None
+    second: Any = page.next()
     assert second.result.data == [changed]
     assert workspaces.delete(id="lab").DELETED is True
     with pytest.raises(errors.NotFoundResponseError):
@@ -111,32 +109,28 @@ def test_a_preset_is_made_from_a_request_and_shown(
     manager: OpenRouter, tenant: Tenant, actor: str
 ) -> None:
     presets = manager.presets
-    first = presets.create_presets_chat_completions(
+    first: Any = presets.create_presets_chat_completions(
         slug="support",
         model="acme/falcon",
         temperature=0.25,
         messages=[{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}],
     ).data
     made = first.designated_version
-    assert made is not None
     assert (first.slug, first.status, first.workspace_id) == (
         "support", "active", str(tenant.workspace.pk),
     )  # fmt: skip
     assert (made.version, made.system_prompt, made.creator_id) == (1, "Be kind.", actor)
     assert made.config == {"model": "acme/falcon", "temperature": 0.25}
-    second = presets.create_presets_responses(
+    second: Any = presets.create_presets_responses(
         slug="support", input="Hi", instructions="Be brief.", top_p=0.5
     ).data
-    assert second.designated_version is not None
     assert second.designated_version.config == {"top_p": 0.5}
     assert presets.get(slug="support").data == second
-    page = presets.list()
-    assert page is not None
+    page: Any = presets.list()
     assert [(row.slug, row.designated_version_id) for row in page.result.data] == [
         ("support", second.designated_version_id)
     ]
-    versions = presets.list_versions(slug="support")
-    assert versions is not None
+    versions: Any = presets.list_versions(slug="support")
     assert versions.result.data == [second.designated_version, made]
     assert presets.get_version(slug="support", version="1").data == made
     with pytest.raises(errors.NotFoundResponseError):
@@ -166,11 +160,9 @@ def test_members_of_a_workspace_are_added_and_removed(manager: OpenRouter, tenan
     added = workspaces.bulk_add_members(id="research", user_ids=[str(member.pk)])
     [place] = added.data
     assert (added.added_count, place.user_id, place.role) == (1, str(member.pk), "admin")
-    listed = workspaces.list_members(id="research")
-    assert listed is not None
+    listed: Any = workspaces.list_members(id="research")
     assert (listed.result.total_count, listed.result.data) == (1, [place])
-    everybody = workspaces.list_members(id="default")
-    assert everybody is not None
+    everybody: Any = workspaces.list_members(id="default")
     assert [row.user_id for row in everybody.result.data] == [str(member.pk)]
     removed = workspaces.bulk_remove_members(id="research", user_ids=[str(member.pk)])
     assert removed.removed_count == 1
@@ -229,15 +221,13 @@ def test_a_guardrail_is_created_changed_and_deleted(
     manager: OpenRouter, tenant: Tenant, wanted: dict[str, Any]
 ) -> None:
     guardrails = manager.guardrails
-    made = guardrails.create(**wanted).data
+    made: Any = guardrails.create(**wanted).data
     assert made.workspace_id == str(tenant.workspace.pk)
     assert made.allowed_models == ["acme/falcon-2026-01-01"]
     assert (made.ignored_providers, made.allowed_providers) == (["acme"], None)
     assert made.allowed_data_regions == ["europe"]
     assert (made.enforce_zdr_openai, made.enforce_zdr_xai) == (True, False)
     assert (made.limit_usd, made.reset_interval) == (10.0, "monthly")
-    assert made.content_filters is not None
-    assert made.content_filter_builtins is not None
     assert [row.model_dump() for row in made.content_filters] == [
         {"action": "block", "pattern": "secret", "label": None}
     ]
@@ -247,8 +237,7 @@ def test_a_guardrail_is_created_changed_and_deleted(
         id=made.id, content_filters=None, limit_usd=None, reset_interval=None, name="Loose"
     ).data
     assert (changed.name, changed.content_filters, changed.limit_usd) == ("Loose", None, None)
-    page = guardrails.list(workspace_id=str(tenant.workspace.pk))
-    assert page is not None
+    page: Any = guardrails.list(workspace_id=str(tenant.workspace.pk))
     assert (page.result.total_count, page.result.data) == (1, [changed])
     assert guardrails.delete(id=made.id).DELETED is True
     with pytest.raises(errors.NotFoundResponseError):
@@ -276,10 +265,8 @@ def test_guardrails_are_assigned_to_keys_and_members_and_removed(
     hashes, ids = [key.digest], [str(member.pk)]
     assert guardrails.bulk_assign_keys(id=guardrail.id, key_hashes=hashes).assigned_count == 1
     assert guardrails.bulk_assign_members(id=guardrail.id, member_user_ids=ids).assigned_count == 1
-    keys = guardrails.list_guardrail_key_assignments(id=guardrail.id)
-    every_key = guardrails.list_key_assignments()
-    assert keys is not None
-    assert every_key is not None
+    keys: Any = guardrails.list_guardrail_key_assignments(id=guardrail.id)
+    every_key: Any = guardrails.list_key_assignments()
     [row] = keys.result.data
     assert every_key.result.data == [row]
     assert row.model_dump() == {
@@ -291,10 +278,8 @@ def test_guardrails_are_assigned_to_keys_and_members_and_removed(
         "assigned_by": actor,
         "created_at": row.created_at,
     }
-    members = guardrails.list_guardrail_member_assignments(id=guardrail.id)
-    every_member = guardrails.list_member_assignments()
-    assert members is not None
-    assert every_member is not None
+    members: Any = guardrails.list_guardrail_member_assignments(id=guardrail.id)
+    every_member: Any = guardrails.list_member_assignments()
     [place] = members.result.data
     assert every_member.result.data == [place]
     assert place.model_dump() == {
@@ -316,8 +301,7 @@ def test_the_organization_shows_its_members_and_settings(
     manager: OpenRouter, tenant: Tenant
 ) -> None:
     member = make_member(tenant.organization, first_name="Ada")
-    listed = manager.organization.list_members()
-    assert listed is not None
+    listed: Any = manager.organization.list_members()
     assert [row.model_dump() for row in listed.result.data] == [
         {
             "id": str(member.pk),
@@ -420,15 +404,12 @@ def test_a_destination_is_created_shown_changed_and_deleted(
 def test_pages_of_a_workspace(manager: OpenRouter, tenant: Tenant) -> None:
     hook = {"url": "https://hooks.example/in", "method": "PUT"}
     first, second = make_traces(manager), make_traces(manager, type_="webhook", config=hook)
-    page = manager.observability.list(limit=1)
-    assert page is not None
+    page: Any = manager.observability.list(limit=1)
     assert (page.result.total_count, page.result.data) == (2, [first])
-    following = page.next()
-    assert following is not None
+    following: Any = page.next()
     assert following.result.data == [second]
     assert second.config.method == "PUT"
-    named = manager.observability.list(workspace_id=str(tenant.workspace.pk))
-    assert named is not None
+    named: Any = manager.observability.list(workspace_id=str(tenant.workspace.pk))
     assert named.result.data == [first, second]
 
 

@@ -14,6 +14,7 @@ from openrouter.generations import Generations
 from inference.models import Feedback, Generation
 from inference.reports.rollups import roll_up_usage
 from tests.support import factories
+from tests.support.contract.answers import ANSWER, MESSAGES
 from tests.support.contract.clients import Serve
 from tests.support.factories import Tenant
 
@@ -21,19 +22,15 @@ from tests.support.factories import Tenant
 pytestmark = pytest.mark.filterwarnings("ignore:warning. .. DEPRECATED:DeprecationWarning")
 
 gives_feedback = pytest.mark.skipif(
-    not hasattr(Generations, "submit_feedback"),
-    reason="this SDK has no feedback",
+    not hasattr(Generations, "submit_feedback"), reason="this SDK has no feedback"
 )
 asks_analytics = pytest.mark.skipif(
-    not hasattr(Analytics, "query_analytics"),
-    reason="this SDK has no analytics",
+    not hasattr(Analytics, "query_analytics"), reason="this SDK has no analytics"
 )
 
 
 def test_get_generation_returns_the_record_of_a_request(caller: OpenRouter, serve: Serve) -> None:
-    answer = caller.chat.send(
-        model=serve("sim-echo"), messages=[{"role": "user", "content": "one two three"}]
-    )
+    answer = caller.chat.send(model=serve("sim-echo"), messages=MESSAGES)
     found = caller.generations.get_generation(id=answer.id).data
     stored = Generation.objects.get()
     assert (found.id, found.model, found.provider_name) == (answer.id, "acme/falcon", "Acme AI")
@@ -154,13 +151,11 @@ def test_the_stored_content_of_a_request_is_read(
         io_logging_sampling_rate=1,
         io_logging_api_key_ids=None,
     )
-    answer = caller.chat.send(
-        model=serve("sim-echo"), messages=[{"role": "user", "content": "one two three"}]
-    )
+    answer = caller.chat.send(model=serve("sim-echo"), messages=MESSAGES)
     for client in (caller, manager):
         data = client.generations.list_generation_content(id=answer.id).data
         assert data.model_dump() == {
-            "input": {"messages": [{"role": "user", "content": "one two three"}]},
-            "output": {"completion": "You said: one two three", "reasoning": None},
+            "input": {"messages": MESSAGES},
+            "output": {"completion": ANSWER, "reasoning": None},
             "error": None,
         }

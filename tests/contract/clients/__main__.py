@@ -73,9 +73,7 @@ ENVIRONMENTS: Final = {
         ("tests/contract/clients/test_cohere_sdk.py", *_LOOSE), LOCKS / "cohere.lock"
     ),
     "servers": Environment(
-        (_SERVERS, "-k", "not transformers and not infinity"),
-        LOCKS / "servers.lock",
-        is_apart=True,
+        (_SERVERS, "-k", "not transformers and not infinity"), LOCKS / "servers.lock", is_apart=True
     ),
     **{
         name: Environment((_SERVERS, "-k", name), LOCKS / f"{name}.lock", is_apart=True)

@@ -59,11 +59,7 @@ ROWS: Final = (
     *_rows_of(
         "openrouter",
         "openrouter_sdk",
-        (
-            "NotFoundResponseError",
-            "PaymentRequiredResponseError",
-            "TooManyRequestsResponseError",
-        ),
+        ("NotFoundResponseError", "PaymentRequiredResponseError", "TooManyRequestsResponseError"),
         *(_CHAT, _RESPONSES),
     ),
     *_rows_of(

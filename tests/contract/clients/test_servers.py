@@ -7,8 +7,6 @@ Their packages do not fit beside those of the tests, nor all beside each other:
 from __future__ import annotations
 
 import contextlib
-import io
-import json
 import os
 from collections.abc import Iterator
 from typing import Any, Final
@@ -19,6 +17,7 @@ from django.core.management import call_command
 
 from tests.support.contract.clients import MakeOpenAI, MakeOpenRouter
 from tests.support.factories import Tenant
+from tests.support.operators.commands import run_json
 from tests.support.upstreams.foreign import (
     MASTER_KEY,
     SERVERS,
@@ -29,7 +28,7 @@ from tests.support.upstreams.foreign import (
     serve_transformers,
 )
 from tests.support.upstreams.llama import (
-    MESSAGES,
+    ASKED,
     PROMPT_TOKENS,
     SECRET,
     activate,
@@ -37,14 +36,9 @@ from tests.support.upstreams.llama import (
     serve_plain_llama,
 )
 
-ASKED: Final[dict[str, Any]] = {
-    "model": "acme/tiny", "messages": MESSAGES, "max_tokens": 12, "temperature": 0
-}  # fmt: skip
 pytestmark = pytest.mark.skipif(
     SERVERS not in os.environ, reason="needs `python -m tests.contract.clients servers`"
 )
-
-
 GATEWAYS: Final = ("litellm", "tensorzero")
 
 
@@ -177,10 +171,8 @@ def test_a_server_is_a_provider_of_the_catalogue(
 ) -> None:
     embeds = not upstream["base_url"].endswith("/v1")
     model = "embedder" if embeds else upstream["upstream_model_id"]
-    out = io.StringIO()
-    arguments = ("--key", MASTER_KEY, "--models", model, "--json")
-    call_command("connect", upstream["base_url"], *arguments, stdout=out, stderr=io.StringIO())
-    client, [slug] = openai_client(tenant.api_key), json.loads(out.getvalue())["models"]
+    found, _ = run_json("connect", upstream["base_url"], "--key", MASTER_KEY, "--models", model)
+    client, [slug] = openai_client(tenant.api_key), found["models"]
     if embeds:
         assert client.embeddings.create(model=slug, input="tea").usage.prompt_tokens == 3
     else:

@@ -11,27 +11,20 @@ import pydantic
 import pytest
 
 from tests.support.contract import document
-from tests.support.contract.clients import MakeOpenAI, Serve
+from tests.support.contract.answers import ANSWER, ARGUMENTS, WEATHER, WORDS
+from tests.support.contract.clients import Serve, answer_to
 from tests.support.factories import Tenant
 from tests.support.simulator.server import Simulator
 
-WORDS = ["You", " said:", " one", " two", " three"]
-TOOL: Any = {
-    "type": "function",
-    "name": "get_weather",
-    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
-    "strict": False,
-}
-ARGUMENTS = '{"city": "Z\\u00fcrich", "number": 0}'
+TOOL: Any = {**WEATHER, "strict": False}
 
 
 class Answer(pydantic.BaseModel):
     body: dict[str, Any]
 
 
-@pytest.fixture
-def client(openai_client: MakeOpenAI, tenant: Tenant) -> openai.OpenAI:
-    return openai_client(tenant.api_key)
+def deltas_of(events: list[Any], kind: str) -> list[str]:
+    return [event.delta for event in events if event.type == f"response.{kind}.delta"]
 
 
 def test_create_answers(client: openai.OpenAI, serve: Serve) -> None:
@@ -40,7 +33,7 @@ def test_create_answers(client: openai.OpenAI, serve: Serve) -> None:
     )
     assert answer.id.startswith("gen-")
     assert (answer.object, answer.model, answer.status) == ("response", "acme/falcon", "completed")
-    assert answer.output_text == "You said: one two three"
+    assert answer.output_text == ANSWER
     assert answer.usage is not None
     counts = answer.usage
     assert (counts.input_tokens, counts.output_tokens, counts.total_tokens) == (5, 5, 10)
@@ -66,14 +59,10 @@ def test_the_stream_helper_assembles_the_response(client: openai.OpenAI, serve: 
     with client.responses.stream(model=serve("sim-reasoning"), input="one two three") as stream:
         events = list(stream)
         final = stream.get_final_response()
-    words = [event.delta for event in events if event.type == "response.output_text.delta"]
-    assert words == WORDS
-    thoughts = [
-        event.delta for event in events if event.type == "response.reasoning_summary_text.delta"
-    ]
-    assert thoughts == ["Let me", " think."]
+    assert deltas_of(events, "output_text") == WORDS
+    assert deltas_of(events, "reasoning_summary_text") == ["Let me", " think."]
     assert [item.type for item in final.output] == ["reasoning", "message"]
-    assert final.output_text == "You said: one two three"
+    assert final.output_text == ANSWER
     assert final.usage is not None
     assert final.usage.output_tokens_details.reasoning_tokens == 3
 
@@ -84,18 +73,10 @@ def test_tools_are_called_and_their_outputs_are_sent(
 ) -> None:
     model, turns = serve("sim-tools:2"), [{"role": "user", "content": "one two three"}]
     wanted: Any = {"model": model, "tools": [TOOL], "store": False}
-    if is_streamed:
-        with client.responses.stream(**wanted, input=turns) as stream:
-            for _ in stream:
-                pass
-            answer: Any = stream.get_final_response()
-    else:
-        answer = client.responses.create(**wanted, input=turns)
+    answer = answer_to(client, is_streamed, **wanted, input=turns)
     calls = [item for item in answer.output if item.type == "function_call"]
-    assert [(call.call_id, call.name) for call in calls] == [
-        ("call_0", "get_weather"),
-        ("call_1", "get_weather"),
-    ]
+    assert [call.call_id for call in calls] == ["call_0", "call_1"]
+    assert {call.name for call in calls} == {"get_weather"}
     assert calls[0].arguments == ARGUMENTS
     turns += [item.to_dict() for item in answer.output]
     turns += [
@@ -104,12 +85,8 @@ def test_tools_are_called_and_their_outputs_are_sent(
     ]
     client.responses.create(**wanted, input=turns)
     body = simulator.requests[-1].body
-    assert [message["role"] for message in body["messages"]] == [
-        "user",
-        "assistant",
-        "tool",
-        "tool",
-    ]
+    roles = [message["role"] for message in body["messages"]]
+    assert roles == ["user", "assistant", "tool", "tool"]
     assert [call["id"] for call in body["messages"][1]["tool_calls"]] == ["call_0", "call_1"]
     assert body["messages"][2] == {"role": "tool", "tool_call_id": "call_0", "content": "12 °C"}
 
@@ -148,19 +125,15 @@ def test_the_answer_of_an_earlier_turn_is_sent_back(
     first = client.responses.create(model=model, input="one two three")
     turns: Any = [*first.output, {"role": "user", "content": "four"}]
     assert client.responses.create(model=model, input=turns).output_text == "You said: four"
+    detail = {
+        "type": "reasoning.text", "text": "Let me think.", "format": "unknown", "index": 0,
+    }  # fmt: skip
     assert simulator.requests[-1].body["messages"] == [
         {
             "role": "assistant",
-            "content": "You said: one two three",
+            "content": ANSWER,
             "reasoning_content": "Let me think.",
-            "reasoning_details": [
-                {
-                    "type": "reasoning.text",
-                    "text": "Let me think.",
-                    "format": "unknown",
-                    "index": 0,
-                }
-            ],
+            "reasoning_details": [detail],
         },
         {"role": "user", "content": "four"},
     ]
@@ -193,9 +166,7 @@ def test_the_asynchronous_client_streams(server: str, tenant: Tenant, serve: Ser
             ) as client,
             client.responses.stream(model=model, input="one two three") as stream,
         ):
-            return [
-                event.delta async for event in stream if event.type == "response.output_text.delta"
-            ]
+            return deltas_of([event async for event in stream], "output_text")
 
     assert asyncio.run(ask()) == WORDS
 
@@ -247,9 +218,7 @@ def test_an_error_inside_a_stream_is_a_failed_response(client: openai.OpenAI, se
         model=serve("sim-reset-stream"), input="one two three", stream=True
     ) as stream:
         events = list(stream)
-    assert [event.delta for event in events if event.type == "response.output_text.delta"] == [
-        "You"
-    ]
+    assert deltas_of(events, "output_text") == ["You"]
     last = events[-1]
     assert last.type == "response.failed"
     assert last.response.error is not None

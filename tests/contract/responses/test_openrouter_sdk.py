@@ -7,27 +7,17 @@ from typing import Any
 import pytest
 from openrouter import OpenRouter, errors
 
-from tests.support.contract.clients import MakeOpenRouter, Serve
-from tests.support.factories import Tenant
+from tests.support.contract.answers import WEATHER
+from tests.support.contract.clients import Serve
 
-TOOL: Any = {
-    "type": "function",
-    "name": "get_weather",
-    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
-}
 WORDS = ["You", " said:", " one", " two"]
 
 
-@pytest.fixture
-def client(openrouter_client: MakeOpenRouter, tenant: Tenant) -> OpenRouter:
-    return openrouter_client(tenant.api_key)
-
-
 @pytest.fixture(params=["responses", "beta"])
-def send(client: OpenRouter, request: pytest.FixtureRequest) -> Any:
+def send(caller: OpenRouter, request: pytest.FixtureRequest) -> Any:
     if request.param == "beta":
-        return client.beta.responses.send
-    return client.responses.send
+        return caller.beta.responses.send
+    return caller.responses.send
 
 
 def test_send_answers(send: Any, serve: Serve) -> None:
@@ -50,7 +40,7 @@ def test_events_are_streamed(send: Any, serve: Serve) -> None:
 
 def test_calls_of_tools_come_back(send: Any, serve: Serve) -> None:
     model = serve("sim-tools:2")
-    with send(model=model, input="Hi", tools=[TOOL], stream=True) as stream:
+    with send(model=model, input="Hi", tools=[WEATHER], stream=True) as stream:
         *_, last = stream
     calls = last.response.output
     assert [call.name for call in calls] == ["get_weather", "get_weather"]
@@ -62,7 +52,7 @@ def test_calls_of_tools_come_back(send: Any, serve: Serve) -> None:
             for call in calls
         ),
     ]
-    assert send(model=model, input=turns, tools=[TOOL]).status == "completed"
+    assert send(model=model, input=turns, tools=[WEATHER]).status == "completed"
 
 
 def test_a_failed_stream_is_told(send: Any, serve: Serve) -> None:

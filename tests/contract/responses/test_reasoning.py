@@ -2,54 +2,21 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
-from config.credentials import Secret
-from config.local.certificates import ensure_certificates
 from tests.support import factories
-from tests.support.contract.clients import MakeOpenAI
-from tests.support.factories import Tenant
+from tests.support.contract.answers import WEATHER
+from tests.support.contract.clients import answer_to, publish_maker
 from tests.support.upstreams.speaking import ANSWERS, EVENTS, Upstream
-from tests.support.upstreams.tls import serving
 
-TOOL: Any = {
-    "type": "function",
-    "name": "get_weather",
-    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
-    "strict": False,
-}
+TOOL: Any = {**WEATHER, "strict": False}
 SIGNED = {"type": "thinking", "thinking": "Hm.", "signature": "c2ln+/=="}
 REDACTED = {"type": "redacted_thinking", "data": "c2VjcmV0+/=="}
 CALL = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Zürich"}}
 CONTENT: list[Any] = [SIGNED, REDACTED, {"type": "text", "text": "Let me look."}, CALL]
-
-
-@pytest.fixture
-def client(openai_client: MakeOpenAI, tenant: Tenant) -> openai.OpenAI:
-    return openai_client(tenant.api_key)
-
-
-@pytest.fixture
-def maker() -> Iterator[Upstream]:
-    """Publishes `acme/falcon` at an upstream that uses the Anthropic format."""
-    made = Upstream("anthropic", answer=ANSWERS["anthropic"], events=EVENTS["anthropic"])
-    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
-    with serving(made, certificates.server_context()) as made.server:
-        provider = factories.make_provider("maker", dialect="anthropic", base_url=made.base_url)
-        provider.set_credential(Secret("operator-credential-0123456789"))
-        factories.make_endpoint(
-            factories.make_model("acme/falcon"),
-            provider,
-            upstream_model_id="claude-sonnet-4-5",
-            price=factories.make_price(),
-        )
-        yield made
 
 
 def as_events(content: list[Any]) -> list[Any]:
@@ -89,6 +56,7 @@ def as_events(content: list[Any]) -> list[Any]:
 def test_signed_and_encrypted_reasoning_comes_back(
     client: openai.OpenAI, maker: Upstream, is_streamed: bool
 ) -> None:
+    publish_maker(maker, factories.make_price())
     maker.answer = {**ANSWERS["anthropic"], "content": CONTENT, "stop_reason": "tool_use"}
     maker.events = as_events(CONTENT)
     wanted: Any = {
@@ -98,13 +66,7 @@ def test_signed_and_encrypted_reasoning_comes_back(
         "include": ["reasoning.encrypted_content"],
         "store": False,
     }
-    if is_streamed:
-        with client.responses.stream(**wanted, input="Hi") as stream:
-            for _ in stream:
-                pass
-            answer: Any = stream.get_final_response()
-    else:
-        answer = client.responses.create(**wanted, input="Hi")
+    answer = answer_to(client, is_streamed, **wanted, input="Hi")
     kinds = [item.type for item in answer.output]
     assert kinds == ["reasoning", "message", "function_call"]
     assert [part.text for part in answer.output[0].summary] == ["Hm."]

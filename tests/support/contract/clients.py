@@ -1,13 +1,18 @@
-"""Makes clients of public SDKs: the types of the fixtures, and the authority they trust."""
+"""What tests of public SDKs share: types of fixtures, whom clients trust, a paid model."""
 
 from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import openai
 from openrouter import OpenRouter
+
+from catalog.pricing import Price
+from config.credentials import Secret
+from tests.support import factories
+from tests.support.upstreams.speaking import Upstream
 
 MakeOpenRouter = Callable[[str], OpenRouter]
 MakeOpenAI = Callable[[str], openai.OpenAI]
@@ -15,3 +20,28 @@ Serve = Callable[..., str]
 
 # The service of the tests has no TLS. A client that reads the authorities takes 20 ms more to make.
 NO_AUTHORITIES: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+
+def publish_maker(
+    maker: Upstream, price: Price, upstream_model_id: str = "claude-sonnet-4-5", **model: Any
+) -> str:
+    """Returns the slug of a model that ``maker`` serves, paid from credits."""
+    provider = factories.make_provider(
+        "maker", name="Maker", dialect="anthropic", base_url=maker.base_url,
+        secret=Secret("operator-credential-0123456789"),
+    )  # fmt: skip
+    factories.make_endpoint(
+        factories.make_model("acme/falcon", **model), provider,
+        price=price, upstream_model_id=upstream_model_id,
+    )  # fmt: skip
+    return "acme/falcon"
+
+
+def answer_to(client: openai.OpenAI, is_streamed: bool, **wanted: Any) -> Any:
+    """Returns the response that a stream ends with, or that comes at once."""
+    if not is_streamed:
+        return client.responses.create(**wanted)
+    with client.responses.stream(**wanted) as stream:
+        for _ in stream:
+            pass
+        return stream.get_final_response()

@@ -23,6 +23,9 @@ SECRET: Final = "sk-tiny-0123456789"
 MESSAGES: Final = [{"role": "user", "content": "Say something."}]
 # One token per character of the messages after the chat template, and one at the beginning.
 PROMPT_TOKENS: Final = len("user: Say something.\nassistant:") + 1
+ASKED: Final[dict[str, Any]] = {
+    "model": "acme/tiny", "messages": MESSAGES, "max_tokens": 12, "temperature": 0
+}  # fmt: skip
 
 xllamacpp = pytest.importorskip("xllamacpp", reason="there is no wheel for this platform")
 
@@ -127,25 +130,16 @@ def activate(
     factories.make_provider("acme", name="Acme AI")
     model = factories.make_model("acme/tiny", **fields)
     headers = {"Authorization": f"Bearer {tenant.management_key}"}
-    stored = requests.post(
-        f"{server}/api/v1/byok",
-        headers=headers,
-        json={"provider": "acme", "key": key},
-        timeout=30,
-    )
-    assert stored.status_code == 201, stored.text
-    created = requests.post(
-        f"{server}/api/v1/private-endpoints",
-        headers=headers,
-        json={
-            "model_permaslug": model.canonical_slug,
-            "provider_slug": "acme",
-            "upstream_model_id": upstream_model_id,
-            "base_url": base_url,
-            "pricing": {"prompt": "0.000001", "completion": "0.000002"},
-            "activate": {"workspace_id": str(tenant.workspace.pk)},
-        },
-        timeout=30,
-    )
-    assert created.status_code == 201, created.text
-    assert created.json()["data"]["status"] == "active"
+    endpoint = {
+        "model_permaslug": model.canonical_slug,
+        "provider_slug": "acme",
+        "upstream_model_id": upstream_model_id,
+        "base_url": base_url,
+        "pricing": {"prompt": "0.000001", "completion": "0.000002"},
+        "activate": {"workspace_id": str(tenant.workspace.pk)},
+    }
+    bodies = {"byok": {"provider": "acme", "key": key}, "private-endpoints": endpoint}
+    for path, body in bodies.items():
+        made = requests.post(f"{server}/api/v1/{path}", headers=headers, json=body, timeout=30)
+        assert made.status_code == 201, made.text
+    assert made.json()["data"]["status"] == "active"

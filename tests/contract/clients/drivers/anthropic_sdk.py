@@ -7,9 +7,8 @@ from typing import Any
 
 import anthropic
 
-from tests.contract.clients.drivers.driver import PARAMETERS, QUESTION, SCHEMA, WEATHER, Driver
+from tests.contract.clients.drivers.driver import MESSAGES, PARAMETERS, SCHEMA, WEATHER, Driver
 
-MESSAGES: Any = [{"role": "user", "content": QUESTION}]
 TOOL: Any = {"name": "get_weather", "input_schema": PARAMETERS}
 
 

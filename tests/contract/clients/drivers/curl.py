@@ -11,16 +11,17 @@ from typing import Any
 import pytest
 
 from tests.contract.clients.drivers.driver import (
+    CHAT_FORMAT,
+    FUNCTION,
+    MESSAGES,
     PARAMETERS,
     QUESTION,
+    RESPONSES_FORMAT,
     SCHEMA,
     WEATHER,
     Driver,
     Failure,
 )
-
-MESSAGES: Any = [{"role": "user", "content": QUESTION}]
-FUNCTION: Any = {"name": "get_weather", "parameters": PARAMETERS}
 
 
 class Refused(Exception):
@@ -103,8 +104,7 @@ class Chat(Curl):
         return event["choices"][0]["delta"].get("content") if event["choices"] else None
 
     def format(self) -> dict[str, Any]:
-        schema = {"name": "answer", "schema": SCHEMA}
-        return {"response_format": {"type": "json_schema", "json_schema": schema}}
+        return {"response_format": CHAT_FORMAT}
 
     def tools(self, model: str) -> list[Any]:
         tools = [{"type": "function", "function": FUNCTION}]
@@ -128,7 +128,7 @@ class Responses(Curl):
         return event["delta"] if event["type"] == "response.output_text.delta" else None
 
     def format(self) -> dict[str, Any]:
-        return {"text": {"format": {"type": "json_schema", "name": "answer", "schema": SCHEMA}}}
+        return {"text": {"format": RESPONSES_FORMAT}}
 
     def tools(self, model: str) -> list[Any]:
         tools = [{"type": "function", **FUNCTION}]

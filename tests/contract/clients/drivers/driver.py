@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 QUESTION: Final = "one two"
@@ -17,6 +19,26 @@ SCHEMA: Final[dict[str, Any]] = {
     "required": ["body"],
 }
 WEATHER: Final = "12 degrees"
+MESSAGES: Final[Any] = [{"role": "user", "content": QUESTION}]
+FUNCTION: Final[Any] = {"name": "get_weather", "parameters": PARAMETERS}
+# How chat and Responses ask for an answer of the schema.
+CHAT_FORMAT: Final[Any] = {
+    "type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}
+}  # fmt: skip
+RESPONSES_FORMAT: Final[Any] = {"type": "json_schema", "name": "answer", "schema": SCHEMA}
+
+
+def chat_results(calls: Iterable[Any]) -> list[Any]:
+    """Returns the messages of a chat with the results of these calls."""
+    return [{"role": "tool", "tool_call_id": call.id, "content": WEATHER} for call in calls]
+
+
+def responses_results(calls: Iterable[Any]) -> list[Any]:
+    """Returns the items of Responses with the results of these calls."""
+    return [
+        {"type": "function_call_output", "call_id": call.call_id, "output": WEATHER}
+        for call in calls
+    ]
 
 
 class Failure(NamedTuple):
@@ -68,3 +90,49 @@ class Driver:
     def cancel(self, model: str) -> None:
         """Leaves a stream after the first piece of its text."""
         raise NotImplementedError
+
+
+class AskedChat(Driver):
+    """Chat by a function ``ask``, whose answers have the attributes of those of ``openai``."""
+
+    function: Any = FUNCTION
+
+    def ask(self, model: str, **fields: Any) -> Any:
+        raise NotImplementedError
+
+    def plain(self, model: str, **fields: Any) -> str:
+        return str(self.ask(model, **fields).choices[0].message.content)
+
+    def tools(self, model: str) -> list[Any]:
+        tools = [{"type": "function", "function": self.function}]
+        message = self.ask(model, tools=tools).choices[0].message
+        results = chat_results(message.tool_calls)
+        self.ask(model, tools=tools, messages=[*MESSAGES, message, *results])
+        return [json.loads(call.function.arguments) for call in message.tool_calls]
+
+    def structured(self, model: str) -> Any:
+        return json.loads(self.plain(model, response_format=CHAT_FORMAT))
+
+
+class AskedResponses(Driver):
+    """The same of Responses; ``input_name`` is what the function calls the input."""
+
+    function: Any = FUNCTION
+    input_name = "input"
+
+    def ask(self, model: str, **fields: Any) -> Any:
+        raise NotImplementedError
+
+    def plain(self, model: str, **fields: Any) -> str:
+        return str(self.ask(model, **fields).output[0].content[0].text)
+
+    def tools(self, model: str) -> list[Any]:
+        tools = [{"type": "function", **self.function}]
+        calls = self.ask(model, tools=tools).output
+        made = (call.model_dump(exclude_none=True) for call in calls)
+        turns = [*MESSAGES, *made, *responses_results(calls)]
+        self.ask(model, tools=tools, **{self.input_name: turns})
+        return [json.loads(call.arguments) for call in calls]
+
+    def structured(self, model: str) -> Any:
+        return json.loads(self.plain(model, text={"format": RESPONSES_FORMAT}))

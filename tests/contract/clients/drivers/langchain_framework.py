@@ -7,9 +7,9 @@ from typing import Any
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI
 
-from tests.contract.clients.drivers.driver import PARAMETERS, QUESTION, SCHEMA, WEATHER, Driver
+from tests.contract.clients.drivers.driver import FUNCTION, QUESTION, SCHEMA, WEATHER, Driver
 
-FUNCTION: Any = {"name": "get_weather", "description": "The weather.", "parameters": PARAMETERS}
+DESCRIBED: Any = {**FUNCTION, "description": "The weather."}
 
 
 class Chat(Driver):
@@ -31,7 +31,7 @@ class Chat(Driver):
         return [chunk.text for chunk in self.connect(model).stream(QUESTION) if chunk.text]
 
     def tools(self, model: str) -> list[Any]:
-        chat = self.connect(model).bind_tools([{"type": "function", "function": FUNCTION}])
+        chat = self.connect(model).bind_tools([{"type": "function", "function": DESCRIBED}])
         asked = HumanMessage(QUESTION)
         answer = chat.invoke([asked])
         results = [ToolMessage(WEATHER, tool_call_id=call["id"]) for call in answer.tool_calls]

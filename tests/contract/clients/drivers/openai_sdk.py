@@ -7,12 +7,19 @@ from typing import Any
 
 import openai
 
-from tests.contract.clients.drivers.driver import PARAMETERS, QUESTION, SCHEMA, WEATHER, Driver
+from tests.contract.clients.drivers.driver import (
+    CHAT_FORMAT,
+    FUNCTION,
+    MESSAGES,
+    QUESTION,
+    RESPONSES_FORMAT,
+    Driver,
+    chat_results,
+    responses_results,
+)
 
-MESSAGES: Any = [{"role": "user", "content": QUESTION}]
-FUNCTION: Any = {"name": "get_weather", "parameters": PARAMETERS, "strict": True}
-TOOL: Any = {"type": "function", "function": FUNCTION}
-FORMAT: Any = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
+STRICT: Any = {**FUNCTION, "strict": True}
+TOOL: Any = {"type": "function", "function": STRICT}
 
 
 class OpenAIDriver(Driver):
@@ -39,14 +46,12 @@ class Chat(OpenAIDriver):
             first = ask(model=model, messages=MESSAGES, tools=[TOOL])
             message = first.choices[0].message
             calls: Any = message.tool_calls or []
-            results = [
-                {"role": "tool", "tool_call_id": call.id, "content": WEATHER} for call in calls
-            ]
+            results = chat_results(calls)
             ask(model=model, messages=[*MESSAGES, message, *results], tools=[TOOL])
         return [json.loads(call.function.arguments) for call in calls]
 
     def structured(self, model: str) -> Any:
-        return json.loads(self.plain(model, response_format=FORMAT))
+        return json.loads(self.plain(model, response_format=CHAT_FORMAT))
 
     def cancel(self, model: str) -> None:
         with (
@@ -69,22 +74,18 @@ class Responses(OpenAIDriver):
             return [event.delta for event in stream if event.type == "response.output_text.delta"]
 
     def tools(self, model: str) -> list[Any]:
-        tool: Any = {"type": "function", **FUNCTION}
+        tool: Any = {"type": "function", **STRICT}
         turns: Any = [*MESSAGES]
         with self.connect() as client:
             first = client.responses.create(model=model, input=turns, tools=[tool])
             calls: Any = first.output
             turns += [call.to_dict() for call in calls]
-            turns += [
-                {"type": "function_call_output", "call_id": call.call_id, "output": WEATHER}
-                for call in calls
-            ]
+            turns += responses_results(calls)
             client.responses.create(model=model, input=turns, tools=[tool])
         return [json.loads(call.arguments) for call in calls]
 
     def structured(self, model: str) -> Any:
-        wanted = {"type": "json_schema", "name": "answer", "schema": SCHEMA}
-        return json.loads(self.plain(model, text={"format": wanted}))
+        return json.loads(self.plain(model, text={"format": RESPONSES_FORMAT}))
 
     def cancel(self, model: str) -> None:
         with (

@@ -10,11 +10,16 @@ from typing import Any
 import httpx
 from openrouter import OpenRouter
 
-from tests.contract.clients.drivers.driver import PARAMETERS, QUESTION, SCHEMA, WEATHER, Driver
-
-MESSAGES: Any = [{"role": "user", "content": QUESTION}]
-FUNCTION: Any = {"name": "get_weather", "parameters": PARAMETERS}
-FORMAT: Any = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
+from tests.contract.clients.drivers.driver import (
+    CHAT_FORMAT,
+    FUNCTION,
+    MESSAGES,
+    QUESTION,
+    RESPONSES_FORMAT,
+    Driver,
+    chat_results,
+    responses_results,
+)
 
 
 class OpenRouterDriver(Driver):
@@ -50,16 +55,13 @@ class Chat(OpenRouterDriver):
         with self.connect() as client:
             first = client.chat.send(model=model, messages=MESSAGES, tools=tools)
             message = first.choices[0].message
-            results = [
-                {"role": "tool", "tool_call_id": call.id, "content": WEATHER}
-                for call in message.tool_calls
-            ]
+            results = chat_results(message.tool_calls)
             turns = [*MESSAGES, message.model_dump(exclude_none=True, by_alias=True), *results]
             client.chat.send(model=model, messages=turns, tools=tools)
         return [json.loads(call.function.arguments) for call in message.tool_calls]
 
     def structured(self, model: str) -> Any:
-        return json.loads(self.plain(model, response_format=FORMAT))
+        return json.loads(self.plain(model, response_format=CHAT_FORMAT))
 
     def cancel(self, model: str) -> None:
         with (
@@ -89,17 +91,13 @@ class Responses(OpenRouterDriver):
             turns = [
                 {"type": "message", "role": "user", "content": QUESTION},
                 *(call.model_dump(mode="json", by_alias=True, exclude_none=True) for call in calls),
-                *(
-                    {"type": "function_call_output", "call_id": call.call_id, "output": WEATHER}
-                    for call in calls
-                ),
+                *responses_results(calls),
             ]
             client.beta.responses.send(input=turns, **wanted)
         return [json.loads(call.arguments) for call in calls]
 
     def structured(self, model: str) -> Any:
-        wanted = {"type": "json_schema", "name": "answer", "schema": SCHEMA}
-        return json.loads(self.plain(model, text={"format": wanted}))
+        return json.loads(self.plain(model, text={"format": RESPONSES_FORMAT}))
 
     def cancel(self, model: str) -> None:
         with (
