@@ -6,14 +6,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from django.contrib.auth.models import User
 
-from tests.support.browser import end_chromium
+from tests.support.browser import PASSWORD, end_chromium
 
 
 @pytest.fixture(scope="package", autouse=True)
 def _chromium_ends() -> Iterator[None]:
     yield
     end_chromium()
+
+
+@pytest.fixture
+def superuser(server: str) -> User:
+    """The operator whom ``enter`` and ``log_in`` sign in."""
+    return User.objects.create_superuser("operator", password=PASSWORD)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

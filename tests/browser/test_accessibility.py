@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
 from django.urls import URLPattern, reverse
 from playwright.sync_api import Page, expect
 
@@ -14,7 +13,6 @@ from config import urls as routes
 from tests.support import factories
 from tests.support.browser import (
     MARKS,
-    PASSWORD,
     browse,
     find_faults,
     is_file,
@@ -22,15 +20,13 @@ from tests.support.browser import (
     open_search,
     page_of,
 )
-from tests.support.console import expected_status, listing, urls
+from tests.support.console import listing, page_paths
 from tests.support.console import page as change_page
 
-pytestmark = [*MARKS]
+pytestmark = [*MARKS, pytest.mark.usefixtures("superuser")]
 
 # The tests of the parts run beside each other.
 PARTS = 4
-# These routes answer with files or data, or they redirect.
-NO_PAGES = {"jsi18n", "autocomplete", "search", "logout", "login", "view_on_site", ""}
 # The reference of the API is Swagger's page; the status of a payment and the metrics are data.
 FOREIGN = {"docs", "metrics", "pay/<uuid:pk>/status"}
 # A script of unfold draws a dialog over a page.
@@ -60,15 +56,8 @@ def public_paths(world: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_page_has_a_serious_fault(server: str, world: dict[str, Any], part: int) -> None:
-    User.objects.create_superuser("operator", password=PASSWORD)
     strange = public_paths(world)[part::PARTS]
-    paths = [
-        path
-        for name, path in urls(world)
-        if name not in NO_PAGES
-        and not name.endswith("_export_csv")
-        and expected_status(name) == 200
-    ][part::PARTS]
+    paths = page_paths(world)[part::PARTS]
     dialogs, seen = [], []
     faults: dict[str, list[str]] = {}
 
@@ -107,7 +96,6 @@ def test_no_page_has_a_serious_fault(server: str, world: dict[str, Any], part: i
 
 
 def test_keyboard_skips_the_navigation_and_finds_a_page(server: str) -> None:
-    User.objects.create_superuser("operator", password=PASSWORD)
     seen: list[str] = []
 
     def note(page: Page) -> None:
@@ -145,7 +133,6 @@ def test_keyboard_skips_the_navigation_and_finds_a_page(server: str) -> None:
 
 
 def test_dialog_takes_the_focus_keeps_it_and_gives_it_back(server: str) -> None:
-    User.objects.create_superuser("operator", password=PASSWORD)
     organization = factories.make_tenant().organization
     seen: list[str] = []
 
@@ -170,7 +157,6 @@ def test_dialog_takes_the_focus_keeps_it_and_gives_it_back(server: str) -> None:
 
 
 def test_errors_of_a_form_lead_to_their_fields(server: str) -> None:
-    User.objects.create_superuser("operator", password=PASSWORD)
 
     def visit(page: Page) -> None:
         page.goto(listing(Organization, "add"))

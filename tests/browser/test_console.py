@@ -15,13 +15,13 @@ from config.apps import Role
 from config.console.sign_in import roles
 from endpoints.models import PrivateEndpoint
 from tests.support import factories
-from tests.support.browser import MARKS, OVERFLOW, PASSWORD, browse, choose, submit_dialog
+from tests.support.browser import MARKS, OVERFLOW, browse, choose, submit_dialog
 from tests.support.console import page as page_path
 from tests.support.console import urls
 from tests.support.simulator.server import Simulator
 from tests.support.suite.tiers import draw_examples
 
-pytestmark = [*MARKS]
+pytestmark = [*MARKS, pytest.mark.usefixtures("superuser")]
 
 # By how many pixels a list is wider than its place, in which it would scroll sideways.
 BEYOND = """() => {
@@ -33,7 +33,6 @@ BEYOND = """() => {
 def test_private_endpoint_is_validated_and_activated_in_dialogs(
     server: str, simulator: Simulator
 ) -> None:
-    User.objects.create_superuser("operator", password=PASSWORD)
     tenant, provider = factories.make_tenant(), factories.make_provider()
     factories.make_credential(tenant, provider)
     endpoint = factories.make_draft(
@@ -60,7 +59,6 @@ def test_private_endpoint_is_validated_and_activated_in_dialogs(
 def test_many_actions_leave_room_for_the_title(
     server: str, simulator: Simulator, width: int
 ) -> None:
-    User.objects.create_superuser("operator", password=PASSWORD)
     tenant, model, provider = (
         factories.make_tenant(),
         factories.make_model(),
@@ -87,7 +85,6 @@ def test_many_actions_leave_room_for_the_title(
 
 @pytest.mark.parametrize("width", [1440, 390])
 def test_what_a_test_of_a_server_says_is_in_sight(server: str, width: int) -> None:
-    User.objects.create_superuser("operator", password=PASSWORD)
     seen: list[bool] = []
 
     def visit(page: Page) -> None:
@@ -108,7 +105,6 @@ def test_what_a_test_of_a_server_says_is_in_sight(server: str, width: int) -> No
 
 @pytest.mark.parametrize("width", [1440, 390])
 def test_key_is_created_and_fits_its_page(server: str, width: int) -> None:
-    User.objects.create_superuser("operator", password=PASSWORD)
     factories.make_tenant()
     seen: list[str] = []
     overflow: list[int] = []
@@ -133,7 +129,6 @@ def test_key_is_created_and_fits_its_page(server: str, width: int) -> None:
 
 @pytest.mark.parametrize("width", [1024, 390])
 def test_pages_of_operators_and_roles_fit_a_small_window(server: str, width: int) -> None:
-    User.objects.create_superuser("operator", password=PASSWORD)
     roles.update_roles()
     rows = (User.objects.get(), Group.objects.get(name=Role.SUPPORT))
     overflow: list[int] = []
@@ -150,7 +145,6 @@ def test_pages_of_operators_and_roles_fit_a_small_window(server: str, width: int
 
 
 def test_no_list_scrolls_sideways_in_a_small_window(server: str, world: dict[str, Any]) -> None:
-    User.objects.create_superuser("operator", password=PASSWORD)
     lists = [path for name, path in urls(world) if name.endswith("_changelist")]
     beyond: dict[str, int] = {}
 

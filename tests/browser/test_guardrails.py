@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 
 import pytest
-from django.contrib.auth.models import User
 from django.urls import reverse
 from playwright.sync_api import Page
 
 from accounts.models import Guardrail, GuardrailShadow, KeyAssignment
 from config.credentials import Secret
 from tests.support import factories
-from tests.support.browser import CUT_OFF, MARKS, OVERFLOW, PASSWORD, browse, press
+from tests.support.browser import CUT_OFF, MARKS, OVERFLOW, browse, press
 from tests.support.governance import make_guardrail, make_key
 
-pytestmark = [*MARKS]
+pytestmark = [*MARKS, pytest.mark.usefixtures("superuser")]
 
 
 def pick(page: Page, field: str, text: str, name: str) -> None:
@@ -28,7 +27,6 @@ def pick(page: Page, field: str, text: str, name: str) -> None:
 
 @pytest.mark.parametrize("width", [1440, 390])
 def test_guardrail_is_filled_in_tried_and_assigned(server: str, width: int) -> None:
-    User.objects.create_superuser("operator", password=PASSWORD)
     tenant = factories.make_tenant()
     provider = factories.make_provider("acme")
     provider.set_credential(Secret("operator-credential-0123456789"))

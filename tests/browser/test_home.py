@@ -7,7 +7,6 @@ from base64 import b32decode
 from datetime import timedelta
 
 import pytest
-from django.contrib.auth.models import User
 from django.core.cache import cache
 from django.utils import timezone
 from django_otp.oath import totp as code_at
@@ -18,13 +17,12 @@ from inference.ids import new_generation_id
 from tests.support import factories
 from tests.support.browser import MARKS, OVERFLOW, PASSWORD, browse, open_search
 
-pytestmark = [*MARKS]
+pytestmark = [*MARKS, pytest.mark.usefixtures("superuser")]
 
 
 @pytest.mark.parametrize("width", [1440, 1024, 390])
 def test_home_fits_the_window_and_draws_its_charts(server: str, width: int) -> None:
     cache.clear()
-    User.objects.create_superuser("operator", password=PASSWORD)
     tenant = factories.make_tenant("A rather long name of an organization that is a customer")
     now = timezone.now()
     for hours in range(6):
@@ -63,7 +61,6 @@ def test_home_fits_the_window_and_draws_its_charts(server: str, width: int) -> N
 
 
 def test_palette_finds_a_page(server: str) -> None:
-    User.objects.create_superuser("operator", password=PASSWORD)
     seen: list[str] = []
 
     def visit(page: Page) -> None:
@@ -81,7 +78,6 @@ def test_palette_finds_a_page(server: str) -> None:
 
 
 def test_second_factor_is_set_up_and_required(server: str) -> None:
-    User.objects.create_superuser("operator", password=PASSWORD)
     seen: list[str] = []
     codes: list[str] = []
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,6 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.core.cache import cache
-from django.db import connection
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
@@ -23,6 +20,7 @@ from inference.models import Generation
 from tests.support import factories
 from tests.support.browser import CUT_OFF, MARKS, OVERFLOW, PASSWORD, browse
 from tests.support.factories import Tenant
+from tests.support.operators.walks import ask_database as write
 
 pytestmark = [*MARKS]
 
@@ -35,19 +33,6 @@ def customer(server: str) -> Tenant:
     cache.clear()
     User.objects.create_superuser("operator", password=PASSWORD)
     return factories.make_tenant(NAME)
-
-
-def write(function: Callable[[], Any]) -> Any:
-    """Writes to the database in a thread of its own, because the driver's has an event loop."""
-
-    def run() -> Any:
-        try:
-            return function()
-        finally:
-            connection.close()
-
-    with ThreadPoolExecutor(1) as executor:
-        return executor.submit(run).result()
 
 
 def test_requests_appear_and_end_while_an_operator_watches(server: str, customer: Tenant) -> None:

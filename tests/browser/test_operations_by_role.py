@@ -28,8 +28,14 @@ from tests.support.console import listing
 from tests.support.console import page as page_path
 from tests.support.governance import make_guardrail
 from tests.support.operators.walks import (
+    ADMINISTRATORS,
+    CUSTOMER_CARE,
+    EVERYBODY,
+    MONEY,
+    SUPERUSER,
     Walk,
     ask_database,
+    assert_refused,
     make_operator,
     read_rows,
     take_walk,
@@ -37,11 +43,6 @@ from tests.support.operators.walks import (
 
 pytestmark = [*MARKS]
 
-SUPERUSER = "superuser"
-EVERYBODY = (SUPERUSER, *Role)
-CUSTOMER_CARE = (SUPERUSER, Role.ADMINISTRATOR, Role.SUPPORT)
-MONEY = (SUPERUSER, Role.ADMINISTRATOR, Role.FINANCE)
-ADMINISTRATORS = (SUPERUSER, Role.ADMINISTRATOR)
 TRAFFIC = "/admin/inference/generation"
 FOR_MONEY = {"Price proposals", "Grants to approve", "Excesses in review"}
 
@@ -94,14 +95,6 @@ def scene(server: str) -> Scene:
             organization=globex.organization, amount_nano=10**9, requested_by="operator ann"
         ),
     )
-
-
-def assert_refused(walk: Walk, role: str, *paths: str) -> None:
-    """Asserts that a role can neither open these addresses nor send them a form."""
-    before = ask_database(read_rows)
-    for path in paths:
-        walk.assert_refused(path, role)
-    assert ask_database(read_rows) == before
 
 
 def read_facts(walk: Walk) -> list[str]:

@@ -5,20 +5,18 @@ from __future__ import annotations
 import os
 
 import pytest
-from django.contrib.auth.models import User
 from playwright.sync_api import Page
 
 from catalog.models import ModelEndpoint
 from tests.support import factories
-from tests.support.browser import CUT_OFF, MARKS, OVERFLOW, PASSWORD, browse, press
+from tests.support.browser import CUT_OFF, MARKS, OVERFLOW, browse, press
 from tests.support.inference.prices import read_pricing
 
-pytestmark = [*MARKS]
+pytestmark = [*MARKS, pytest.mark.usefixtures("superuser")]
 
 
 @pytest.mark.parametrize("width", [1440, 390])
 def test_a_price_is_edited_row_by_row(server: str, width: int) -> None:
-    User.objects.create_superuser("operator", password=PASSWORD)
     price = read_pricing(
         {
             "prompt": "0.000001",

@@ -31,20 +31,19 @@ from tests.support.catalogue import make_proposal
 from tests.support.console import listing
 from tests.support.console import page as page_path
 from tests.support.operators.walks import (
+    ADMINISTRATORS,
+    CUSTOMER_CARE,
+    EVERYBODY,
+    MONEY,
+    SUPERUSER,
     Walk,
-    ask_database,
+    assert_refused,
     make_operator,
-    read_rows,
     take_walk,
 )
 
 pytestmark = [*MARKS]
 
-SUPERUSER = "superuser"
-EVERYBODY = (SUPERUSER, *Role)
-CUSTOMER_CARE = (SUPERUSER, Role.ADMINISTRATOR, Role.SUPPORT)
-MONEY = (SUPERUSER, Role.ADMINISTRATOR, Role.FINANCE)
-ADMINISTRATORS = (SUPERUSER, Role.ADMINISTRATOR)
 KEY_ACTIONS = {
     "Limit spending": "limit_spending",
     "Rate limits": "limit_rates",
@@ -124,14 +123,6 @@ def credits_of(scene: Scene) -> int:
     """Returns the credits that the customer has received, in nano-USD."""
     accounts = Account.objects.for_organization(scene.tenant.organization.pk)
     return int(accounts.get(kind=Account.Kind.CREDITS).posted_credits)
-
-
-def assert_refused(walk: Walk, role: str, *paths: str) -> None:
-    """Asserts that a role can neither open these addresses nor send them a form."""
-    before = ask_database(read_rows)
-    for path in paths:
-        walk.assert_refused(path, role)
-    assert ask_database(read_rows) == before
 
 
 def see_usage(walk: Walk, scene: Scene, role: str) -> None:

@@ -135,6 +135,10 @@ STATUSES = {
 }
 
 
+# These routes answer with files or data, or they redirect.
+NO_PAGES = {"jsi18n", "autocomplete", "search", "logout", "login", "view_on_site", ""}
+
+
 def expected_status(name: str) -> int:
     """Returns the status of the page with that name for an operator who may do everything."""
     # The history of a row is a page of the audit log.
@@ -341,6 +345,17 @@ def urls(world: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield "search", reverse("admin:search") + "?s=keys"
         elif pattern.name is not None:
             yield pattern.name, reverse(f"admin:{pattern.name}")
+
+
+def page_paths(world: dict[str, Any]) -> list[str]:
+    """Returns the addresses that answer with a page to an operator who may do everything."""
+    return [
+        path
+        for name, path in urls(world)
+        if name not in NO_PAGES
+        and not name.endswith("_export_csv")
+        and expected_status(name) == 200
+    ]
 
 
 def change(client: Client, row: Any, form: dict[str, str]) -> Any:

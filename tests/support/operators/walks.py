@@ -25,6 +25,11 @@ Answer = TypeVar("Answer")
 Screen: TypeAlias = tuple[int, Literal["light", "dark"]]
 """A width in pixels and a theme."""
 
+SUPERUSER: Final = "superuser"
+EVERYBODY: Final = (SUPERUSER, *Role)
+CUSTOMER_CARE: Final = (SUPERUSER, Role.ADMINISTRATOR, Role.SUPPORT)
+MONEY: Final = (SUPERUSER, Role.ADMINISTRATOR, Role.FINANCE)
+ADMINISTRATORS: Final = (SUPERUSER, Role.ADMINISTRATOR)
 WIDE: Final = 1440
 _PICTURES: Final = os.environ.get("CAUSEWAY_SCREENSHOTS", "")
 # Colours take no place: where no picture is taken, the narrowest window is looked at in both.
@@ -125,6 +130,14 @@ def ask_database(read: Callable[[], Answer]) -> Answer:
 def read_rows() -> dict[str, Any]:
     """Returns the version of every row but those of sessions, which are written once a minute."""
     return {**fingerprint(), "django_session": None}
+
+
+def assert_refused(walk: Walk, role: str, *paths: str) -> None:
+    """Asserts that a role can neither open these addresses nor send them a form."""
+    before = ask_database(read_rows)
+    for path in paths:
+        walk.assert_refused(path, role)
+    assert ask_database(read_rows) == before
 
 
 def make_operator(role: Role | None, name: str = "operator") -> User:
