@@ -16,7 +16,7 @@ from inference.filters.screening import measure
 from inference.models import Generation, KeptAnswer
 from inference.requests.messages.native import parse_message
 from tests.support import factories
-from tests.support.attack import Line, connect, head_of
+from tests.support.attack import Line, connect, post_of
 from tests.support.bulkheads.counters import read_counter
 from tests.support.bulkheads.limits import limit
 from tests.support.database.snapshots import everything
@@ -36,13 +36,9 @@ def begin(
 ) -> Line:
     """Sends a request and reads nothing of its answer."""
     raw = json.dumps(body).encode()
-    headers |= {
-        "Authorization": f"Bearer {site.tenant.api_key}",
-        "Content_Type": "application/json",
-    }
-    head = head_of("POST", path, Content_Length=len(raw), **headers)
+    headers["Content_Type"] = "application/json"
     line = lines.enter_context(connect(site.server, buffer=SMALL))
-    line.send(head + raw)
+    line.send(post_of(path, site.tenant.api_key, raw, **headers))
     return line
 
 
@@ -96,7 +92,8 @@ def test_a_renewed_answer_is_counted_beside_the_stored_one(
 
 def test_what_a_key_may_not_hold_is_not_read(service: Site, is_served: Callable[[], bool]) -> None:
     body, size = keep(service, stream=False, **{"Idempotency-Key": "one"})
-    refused = read_counter(service.server, "causeway_budget_refusals_total", reason="key_bytes")
+    name = "causeway_budget_refusals_total"
+    refused = read_counter(service.server, name, reason="key_bytes")
     with ExitStack() as lines:
         held = 0
         # Each of two workers has two of them.
@@ -115,10 +112,7 @@ def test_what_a_key_may_not_hold_is_not_read(service: Site, is_served: Callable[
         assert (answer.status, answer.headers["retry-after"]) == (429, "1")
         assert 1 <= held <= 8
         assert is_served()
-    assert (
-        read_counter(service.server, "causeway_budget_refusals_total", reason="key_bytes")
-        == refused + 1
-    )
+    assert read_counter(service.server, name, reason="key_bytes") == refused + 1
     service.eventually(lambda: read_counter(service.server, BUFFERED) == 0)
     assert is_replayed(send(service, body, key="one"))
     assert Generation.objects.filter(organization=service.tenant.organization).count() == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -81,11 +82,7 @@ def claim(monkeypatch: pytest.MonkeyPatch, usage: dict[str, Any]) -> str:
 @pytest.fixture
 def liar(service: Site) -> Site:
     """The service with an endpoint of its own that lies; the neighbour uses another one."""
-    model = factories.make_model("liar/model")
-    return Site(
-        service.server, service.upstream, service.tenant, service.provider, model,
-        service.eventually,
-    )  # fmt: skip
+    return replace(service, model=factories.make_model("liar/model"))
 
 
 def read_generation(site: Site, generation_id: str) -> dict[str, Any]:

@@ -16,17 +16,16 @@ from django.test import Client
 from config import secrets
 from endusers.models import EndUser
 from inference.models import Generation
-from tests.support.attack import Line, connect, counted, head_of
+from tests.support.attack import Line, connect, counted, head_of, post_of
 from tests.support.inference.site import CHAT, Site
 from tests.support.processes import serve
 
 BEGUN = b"POST /api/v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthor"
 
 
-def chat_request(site: Site, *, key: str | None = None, **fields: object) -> bytes:
+def chat_request(site: Site, **fields: object) -> bytes:
     body = json.dumps(site.chat_body("one two", **fields)).encode()
-    credential = f"Bearer {key or site.tenant.api_key}"
-    return head_of("POST", CHAT, Authorization=credential, Content_Length=len(body)) + body
+    return post_of(CHAT, site.tenant.api_key, body)
 
 
 def open_lines(stack: ExitStack, site: Site, number: int, first: bytes, source: str) -> list[Line]:
@@ -52,11 +51,10 @@ def test_an_idle_new_connection_is_closed_and_a_kept_one_stays(
     assert is_served()
 
 
-@pytest.mark.parametrize("pieces", [[BEGUN], [b"\r\n"], [b"G"]])
-def test_a_head_that_does_not_arrive_is_refused(guarded: Site, pieces: list[bytes]) -> None:
+@pytest.mark.parametrize("begun", [BEGUN, b"\r\n", b"G"], ids=["a head", "an end", "a letter"])
+def test_a_head_that_does_not_arrive_is_refused(guarded: Site, begun: bytes) -> None:
     with counted(guarded.server, "head_timeout"), connect(guarded.server) as line:
-        for piece in pieces:
-            line.send(piece)
+        line.send(begun)
         answer = line.receive_answer()
         assert (answer.status, answer.headers["connection"]) == (408, "close")
         assert answer.error["message"] == "The head of the request did not arrive in time."

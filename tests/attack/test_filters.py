@@ -12,7 +12,7 @@ import pytest
 from accounts.models import Guardrail
 from billing.models import Account
 from inference.models import Generation
-from tests.support.attack import Answer, connect, head_of
+from tests.support.attack import Answer, connect, post_of
 from tests.support.bulkheads.counters import read_counter
 from tests.support.factories import Tenant
 from tests.support.inference.site import Site
@@ -107,15 +107,9 @@ ATTACKS: list[tuple[str, dict[str, Any], bool]] = [
 
 def send(site: Site, route: str, body: dict[str, Any], key: str | None = None) -> Answer:
     raw = json.dumps({"model": site.model.slug, **body}).replace("\\\\u", "\\u").encode()
-    head = head_of(
-        "POST",
-        PATHS[route],
-        Authorization=f"Bearer {key or site.tenant.api_key}",
-        Content_Type="application/json",
-        Content_Length=len(raw),
-    )
+    key = key or site.tenant.api_key
     with connect(site.server) as line:
-        line.send(head + raw)
+        line.send(post_of(PATHS[route], key, raw, Content_Type="application/json"))
         return line.receive_answer()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from endusers.models import EndUser
-from tests.support.attack import connect, counted, head_of, split_answers
+from tests.support.attack import connect, counted, head_of, post_of, split_answers
 from tests.support.inference.site import CHAT, Site
 
 END_USERS = "/api/v1/end-users"
@@ -153,9 +153,8 @@ def test_a_flood_of_pipelined_requests_is_refused_after_the_first(
 def test_a_refusal_waits_for_the_responses_before_it(service: Site) -> None:
     service.publish("sim-held")
     body = json.dumps(service.chat_body()).encode()
-    key = f"Bearer {service.tenant.api_key}"
     with counted(service.server, "malformed"), connect(service.server) as line:
-        line.send(head_of("POST", CHAT, Authorization=key, Content_Length=len(body)) + body)
+        line.send(post_of(CHAT, service.tenant.api_key, body))
         line.send(b"This is no HTTP\r\n\r\n")
         service.eventually(lambda: len(service.upstream.requests) == 1)
         service.upstream.release()
@@ -200,18 +199,8 @@ def test_the_offer_of_another_protocol_is_ignored(
 @pytest.mark.parametrize("is_apart", [False, True])
 @pytest.mark.parametrize("method", ["POST", "CONNECT"])
 def test_the_body_of_an_upgrade_is_no_request(service: Site, method: str, is_apart: bool) -> None:
-    key = f"Bearer {service.tenant.management_key}"
-    user = b'{"user": "smuggled"}'
-    smuggled = (
-        head_of(
-            "POST",
-            END_USERS,
-            Authorization=key,
-            Content_Type="application/json",
-            Content_Length=len(user),
-        )
-        + user
-    )
+    user, key = b'{"user": "smuggled"}', service.tenant.management_key
+    smuggled = post_of(END_USERS, key, user, Content_Type="application/json")
     path = "localhost:80" if method == "CONNECT" else "/api/v1/nowhere"
     head = head_of(method, path, Connection="Upgrade", Upgrade="h2c", Content_Length=len(smuggled))
     with connect(service.server) as line:
@@ -227,10 +216,8 @@ def test_a_tunnel_is_refused_before_its_bytes(service: Site) -> None:
         line.send(head_of("CONNECT", "localhost:80", Content_Length=9) + b"GET / HTT")
         answer = line.receive_answer()
         assert line.receive_rest() == b""
-    assert (answer.status, answer.error["message"]) == (
-        400,
-        "This is no proxy: CONNECT is not served.",
-    )
+    message = "This is no proxy: CONNECT is not served."
+    assert (answer.status, answer.error["message"]) == (400, message)
 
 
 def test_an_upgrade_is_answered_as_if_it_had_not_been_asked_for(service: Site) -> None:

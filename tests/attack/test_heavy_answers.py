@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from inference.models import Generation
-from tests.support.attack import connect, head_of
+from tests.support.attack import attack, connect, post_of
 from tests.support.bulkheads.counters import read_counter
 from tests.support.inference.site import CHAT, Site, content_of, events_of
 
@@ -89,9 +88,7 @@ def test_hanging_answers_of_47_mb_fill_their_organizations_buffers_alone(
 ) -> None:
     service.own("sim-hanging")
     before = read_counter(service.server, "causeway_budget_refusals_total")
-    body = json.dumps(service.chat_body()).encode()
-    credential = f"Bearer {service.tenant.api_key}"
-    request = head_of("POST", CHAT, Authorization=credential, Content_Length=len(body)) + body
+    request = post_of(CHAT, service.tenant.api_key, json.dumps(service.chat_body()).encode())
     served = []
 
     def are_refusals_counted() -> bool:
@@ -123,23 +120,12 @@ def test_thousands_of_events_in_one_read_arrive_in_order_and_a_neighbour_is_serv
     service: Site, is_served: Callable[[], bool]
 ) -> None:
     service.own("sim-burst:20000")
-    texts: list[str] = []
 
-    def ask() -> None:
+    def ask() -> str:
         answer = service.post(service.chat_body(stream=True))
-        texts.append(content_of(events_of(answer.text)))
+        return content_of(events_of(answer.text))
 
-    attackers = [threading.Thread(target=ask) for _ in range(4)]
-    for each in attackers:
-        each.start()
-    served = []
-    while any(each.is_alive() for each in attackers):
-        served.append(is_served())
-    for each in attackers:
-        each.join()
-    assert texts == ["a" * 20_000] * 4
-    assert served
-    assert all(served)
+    assert attack([ask] * 4, is_served) == ["a" * 20_000] * 4
 
 
 def test_a_long_answer_within_the_limits_arrives_whole(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import requests
 
 from inference.models import Generation
-from tests.support.attack import Answer, connect, head_of
+from tests.support.attack import Answer, attack, connect, head_of
 from tests.support.bulkheads.counters import read_counter
 from tests.support.inference.site import CHAT, TEXT, Site
 
@@ -117,22 +115,10 @@ def test_a_neighbour_is_served_while_large_bodies_are_parsed(
     service: Site, is_served: Callable[[], bool]
 ) -> None:
     body = fill(b'{"model":"a","messages":[' + MESSAGE + b'],"x":[', b'"' + b"a" * 90 + b'"', b"]}")
-    answers: list[Any] = []
-    attackers = [
-        threading.Thread(target=lambda: answers.append(send(service, body))) for _ in range(4)
-    ]
-    for each in attackers:
-        each.start()
-    served = []
-    while any(each.is_alive() for each in attackers):
-        served.append(is_served())
-    for each in attackers:
-        each.join()
+    answers = attack([lambda: send(service, body)] * 4, is_served)
     # No model is called "a"; the key's share of the buffers refuses bodies that come together.
     assert {answer.status for answer in answers} <= {404, 429}
     assert 404 in {answer.status for answer in answers}
-    assert served
-    assert all(served)
 
 
 def test_counting_the_tokens_of_a_heavy_body_is_bounded_too(service: Site) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from billing.models import Account
 from inference.models import Generation
 from tests.support import factories
-from tests.support.attack import Line, connect, head_of
+from tests.support.attack import Line, connect, post_of
 from tests.support.bulkheads.counters import read_counter
 from tests.support.inference.endings import hang_up, read_until
 from tests.support.inference.site import CHAT, Site
@@ -27,11 +28,7 @@ PROMPT = 6
 @pytest.fixture
 def attacked(service: Site) -> Site:
     """The service with a model of its own; the neighbour's model has another endpoint."""
-    model = factories.make_model("attacked/model")
-    return Site(
-        service.server, service.upstream, service.tenant, service.provider, model,
-        service.eventually,
-    )  # fmt: skip
+    return replace(service, model=factories.make_model("attacked/model"))
 
 
 def publish(site: Site, behaviour: str) -> None:
@@ -40,12 +37,7 @@ def publish(site: Site, behaviour: str) -> None:
 
 def ask(site: Site, line: Line, *, stream: bool) -> None:
     body = json.dumps(site.chat_body(stream=stream, max_tokens=MAX_TOKENS)).encode()
-    line.send(
-        head_of(
-            "POST", CHAT, Authorization=f"Bearer {site.tenant.api_key}", Content_Length=len(body)
-        )
-        + body
-    )
+    line.send(post_of(CHAT, site.tenant.api_key, body))
 
 
 def leave(site: Site, *, stream: bool, mark: bytes = b"", release: int = 0) -> None:

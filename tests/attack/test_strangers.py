@@ -16,7 +16,7 @@ from config import secrets
 from endusers.models import EndUser
 from inference.models import Generation
 from tests.support import factories
-from tests.support.attack import Answer, connect, head_of
+from tests.support.attack import Answer, connect, head_of, post_of
 from tests.support.bulkheads.counters import read_counter
 from tests.support.factories import Tenant
 from tests.support.inference.site import CHAT, TEXT, Site
@@ -24,6 +24,7 @@ from tests.support.inference.site import CHAT, TEXT, Site
 HUGE = 20 * 1024 * 1024
 # The first 64 KiB, one read of the event loop, and the buffers of the kernel on both sides.
 TAKEN = 2 * 1024 * 1024
+END = b"0\r\n\r\n"
 INFERENCE = (
     CHAT, TEXT, "/api/v1/messages", "/api/v1/messages/count_tokens", "/api/v1/responses",
 )  # fmt: skip
@@ -35,15 +36,20 @@ def make_up(*, is_management: bool = False) -> str:
     return secrets.generate_api_key(is_management=is_management).reveal()
 
 
+def framed(body: bytes, is_chunked: bool) -> tuple[dict[str, str], bytes]:
+    """Returns the header of a body's framing, and the body in it: whole, or one chunk."""
+    if is_chunked:
+        return {"Transfer_Encoding": "chunked"}, b"%x\r\n%b\r\n" % (len(body), body) + END
+    return {"Content_Length": str(len(body))}, body
+
+
 def pour(
     site: Site, path: str, *, is_chunked: bool, size: int = HUGE, **headers: str
 ) -> tuple[Answer, int]:
     """Sends a large body until the service answers; returns the answer and the bytes sent."""
+    length, body = framed(b"x" * 65_536 if is_chunked else b"x" * size, is_chunked)
     if is_chunked:
-        length, piece = {"Transfer_Encoding": "chunked"}, b"x" * 65_536
-        body = b"%x\r\n%b\r\n" % (len(piece), piece) * (size // len(piece)) + b"0\r\n\r\n"
-    else:
-        length, body = {"Content_Length": str(size)}, b"x" * size
+        body = body.removesuffix(END) * (size // 65_536) + END
     headers = {"Content_Type": "application/json", **length, **headers}
     with connect(site.server, buffer=16_384) as line:
         line.send(head_of("POST", path, **headers))
@@ -78,29 +84,21 @@ def test_a_caller_without_a_key_is_refused_before_its_body_is_read(
     assert sent < TAKEN
 
 
+def waiting_head(key: str, length: int) -> bytes:
+    """A head whose caller waits to be told to send the body."""
+    login = f"Bearer {key}"
+    return head_of("POST", CHAT, Authorization=login, Content_Length=length, Expect="100-continue")
+
+
 def test_a_stranger_is_not_told_to_continue(service: Site) -> None:
-    head = head_of(
-        "POST",
-        CHAT,
-        Authorization=f"Bearer {make_up()}",
-        Content_Length=HUGE,
-        Expect="100-continue",
-    )
     with connect(service.server) as line:
-        line.send(head)
+        line.send(waiting_head(make_up(), HUGE))
         assert line.receive_answer().status == 401
 
 
 def test_a_caller_who_is_known_is_told_to_continue(service: Site) -> None:
-    head = head_of(
-        "POST",
-        CHAT,
-        Authorization=f"Bearer {service.tenant.api_key}",
-        Content_Length=2,
-        Expect="100-continue",
-    )
     with connect(service.server) as line:
-        line.send(head)
+        line.send(waiting_head(service.tenant.api_key, 2))
         assert line.socket.recv(65_536).startswith(b"HTTP/1.1 100 Continue\r\n\r\n")
         line.send(b"{}")
         assert line.receive_answer().status == 400
@@ -145,8 +143,7 @@ def test_each_request_of_a_connection_belongs_to_the_key_that_it_sends(service: 
     statuses = []
     with connect(service.server) as line:
         for key in (own.api_key, own.api_key, other.api_key, make_up(), own.api_key):
-            head = head_of("POST", CHAT, Content_Length=len(body), Authorization=f"Bearer {key}")
-            line.send(head + body)
+            line.send(post_of(CHAT, key, body))
             statuses.append(line.receive_answer().status)
         line.send(head_of("POST", CHAT, Content_Length=len(body)) + body)
         statuses.append(line.receive_answer().status)
@@ -183,12 +180,7 @@ def test_a_signed_in_operator_sends_a_large_form(
 ) -> None:
     cookie = f"sessionid={operator.cookies['sessionid'].value}"
     form = b"csrfmiddlewaretoken=none&filler=" + b"x" * 200_000
-    body, length = form, {"Content_Length": str(len(form))}
-    if is_chunked:
-        body, length = (
-            b"%x\r\n%b\r\n0\r\n\r\n" % (len(form), form),
-            {"Transfer_Encoding": "chunked"},
-        )
+    length, body = framed(form, is_chunked)
     head = head_of(
         "POST",
         "/admin/accounts/organization/add/",
@@ -208,23 +200,11 @@ def test_a_large_body_of_a_known_caller_is_served(service: Site) -> None:
     assert answer.status_code == 200, answer.text
     users = [f'{{"user": "customer-{number}"}}' for number in range(2)]
     for user, is_chunked in zip(users, [False, True], strict=True):
-        body = user.encode() + b" " * 200_000
-        if is_chunked:
-            length = {"Transfer_Encoding": "chunked"}
-            body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
-        else:
-            length = {"Content_Length": str(len(body))}
+        length, body = framed(user.encode() + b" " * 200_000, is_chunked)
+        login = {"Authorization": f"Bearer {service.tenant.management_key}"}
+        kind = {"Content_Type": "application/json"}
         with connect(service.server) as line:
-            key = service.tenant.management_key
-            line.send(
-                head_of(
-                    "POST",
-                    "/api/v1/end-users",
-                    Authorization=f"Bearer {key}",
-                    Content_Type="application/json",
-                    **length,
-                )
-            )
+            line.send(head_of("POST", "/api/v1/end-users", **login, **kind, **length))
             line.send(body)
             assert line.receive_answer().status == 201
     assert EndUser.objects.count() == 2
@@ -237,8 +217,7 @@ def test_many_made_up_keys_displace_nobody_who_is_known(
     refused = read_counter(service.server, "causeway_refusals_total", status="401")
     with connect(service.server) as line:
         for _ in range(300):
-            head = head_of("POST", CHAT, Authorization=f"Bearer {make_up()}", Content_Length=2)
-            line.send(head + b"{}")
+            line.send(post_of(CHAT, make_up(), b"{}"))
             assert line.receive_answer().status == 401
     assert read_counter(service.server, "causeway_refusals_total", status="401") == refused + 300
     assert is_served()
@@ -248,7 +227,6 @@ def test_many_made_up_keys_displace_nobody_who_is_known(
 def test_a_refused_key_whose_body_has_arrived_keeps_its_connection(service: Site) -> None:
     with connect(service.server) as line:
         for key, status in ((make_up(), 401), (service.tenant.api_key, 400)):
-            head = head_of("POST", CHAT, Authorization=f"Bearer {key}", Content_Length=2)
-            line.send(head + b"{}")
+            line.send(post_of(CHAT, key, b"{}"))
             answer = line.receive_answer()
             assert (answer.status, "connection" in answer.headers) == (status, False)

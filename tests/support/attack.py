@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -32,6 +33,13 @@ class Answer:
         """The error of the envelope."""
         error: dict[str, Any] = json.loads(self.body)["error"]
         return error
+
+
+def parse_head(head: bytes) -> tuple[int, dict[str, str]]:
+    """Returns the status and the headers of a response."""
+    start, *lines = head.decode("latin-1").split("\r\n")
+    pairs = (line.partition(":") for line in lines)
+    return int(start.split()[1]), {name.lower(): value.strip() for name, _, value in pairs}
 
 
 class Line:
@@ -80,18 +88,14 @@ class Line:
                 raise ConnectionError(f"the connection ended after {head!r}")
             head += data
         head, _, body = head.partition(b"\r\n\r\n")
-        lines = head.decode("latin-1").split("\r\n")
-        headers = {
-            name.lower(): value.strip()
-            for name, _, value in (line.partition(":") for line in lines[1:])
-        }
+        status, headers = parse_head(head)
         length = int(headers["content-length"]) if "content-length" in headers else None
         while length is None or len(body) < length:
             data = self.socket.recv(65_536)
             if not data:
                 break
             body += data
-        return Answer(int(lines[0].split()[1]), headers, body)
+        return Answer(status, headers, body)
 
     def receive_head(self) -> Answer:
         """Reads the head of a response alone; the bytes that follow it stay in the socket."""
@@ -101,11 +105,7 @@ class Line:
             if not data:
                 raise ConnectionError(f"the connection ended after {head!r}")
             head += data
-        lines = head.decode("latin-1").split("\r\n")
-        pairs = (line.partition(": ") for line in lines[1:] if line)
-        return Answer(
-            int(lines[0].split()[1]), {name.lower(): text for name, _, text in pairs}, b""
-        )
+        return Answer(*parse_head(head.removesuffix(b"\r\n\r\n")), b"")
 
     def receive_until(self, end: bytes) -> bytes:
         """Reads until these bytes have arrived."""
@@ -164,11 +164,9 @@ def split_answers(data: bytes) -> list[Answer]:
     answers = []
     while data:
         head, _, data = data.partition(b"\r\n\r\n")
-        lines = head.decode("latin-1").split("\r\n")
-        pairs = (line.partition(": ") for line in lines[1:])
-        headers = {name.lower(): value for name, _, value in pairs}
+        status, headers = parse_head(head)
         length = int(headers["content-length"])
-        answers.append(Answer(int(lines[0].split()[1]), headers, data[:length]))
+        answers.append(Answer(status, headers, data[:length]))
         data = data[length:]
     return answers
 
@@ -178,6 +176,24 @@ def head_of(method: str, path: str, **headers: str | int) -> bytes:
     fields = {"Host": "localhost", **{name.replace("_", "-"): headers[name] for name in headers}}
     lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
+def post_of(path: str, key: str, body: bytes, **headers: str | int) -> bytes:
+    """Returns a whole request that posts a body with a key."""
+    length = {"Content_Length": len(body)}
+    return head_of("POST", path, Authorization=f"Bearer {key}", **headers, **length) + body
+
+
+def attack(calls: Sequence[Callable[[], Any]], is_served: Callable[[], bool]) -> list[Any]:
+    """Makes the calls at once and returns their results; a neighbour is served all the time."""
+    served = []
+    with ThreadPoolExecutor(len(calls)) as pool:
+        pending = [pool.submit(call) for call in calls]
+        while not all(each.done() for each in pending):
+            served.append(is_served())
+    assert served
+    assert all(served)
+    return [each.result() for each in pending]
 
 
 @contextmanager
