@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.contrib.postgres.functions import TransactionNow
@@ -25,24 +26,27 @@ from tests.support.processes import MANAGE, environment
 pytestmark = pytest.mark.slow
 
 
+def keep_answer(row: Generation, expired: Any) -> None:
+    KeptAnswer.objects.create(
+        organization_id=row.organization_id,
+        generation_id=row.pk,
+        sealed=b"sealed",
+        size=6,
+        created_at=expired,
+        expires_at=expired,
+    )
+
+
 def test_generations_are_swept_while_another_duty_waits_for_a_lock(
     transactional_db: None, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
-    tenant = factories.make_tenant()
-    row = factories.make_generation(tenant, status="pending")
+    row = factories.make_generation(factories.make_tenant(), status="pending")
     factories.place_hold(row, 1_000)
     earlier = TransactionNow() - timedelta(hours=1)
     # Heartbeats have reached the database all the time, so the first sweep believes the silence.
     Uptime.objects.update_or_create(pk=1, defaults={"since": earlier, "beat_at": TransactionNow()})
     Journal.objects.filter(generation=row).update(beat_at=earlier)
-    KeptAnswer.objects.create(
-        organization_id=tenant.organization.pk,
-        generation_id=row.pk,
-        sealed=b"sealed",
-        size=6,
-        created_at=earlier,
-        expires_at=earlier,
-    )
+    keep_answer(row, earlier)
     with locked(KeptAnswer.objects.all()):
         work = subprocess.Popen(
             [sys.executable, str(MANAGE), "work"],
@@ -74,14 +78,7 @@ def test_work_ends_while_its_duties_wait_for_locks_and_leaves_them_to_others(
     tenant = factories.make_tenant()
     row = factories.make_generation(tenant)
     expired = TransactionNow() - timedelta(days=400)
-    KeptAnswer.objects.create(
-        organization_id=tenant.organization.pk,
-        generation_id=row.pk,
-        sealed=b"sealed",
-        size=6,
-        created_at=expired,
-        expires_at=expired,
-    )
+    keep_answer(row, expired)
     StoredText.objects.create(
         generation_id=row.pk,
         organization_id=tenant.organization.pk,

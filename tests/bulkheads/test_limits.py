@@ -21,7 +21,7 @@ from tests.support.bulkheads.counters import read_counter
 from tests.support.bulkheads.leases import sweep
 from tests.support.bulkheads.limits import is_early, limit, rate_of
 from tests.support.inference.site import CHAT, Site
-from tests.support.ledger import assert_in_order
+from tests.support.ledger import assert_in_order, assert_settled_in_order
 from tests.support.processes import Served, serve
 
 AT_ONCE = 64
@@ -60,8 +60,7 @@ def test_two_workers_admit_exactly_the_requests_of_a_minute(two_workers: Site, s
     assert after == counted + AT_ONCE - 10
     other = site.post(site.chat_body(), key=neighbour.api_key)
     assert (other.status_code, rate_of(other)) == (200, {})
-    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
-    assert_in_order()
+    assert_settled_in_order()
 
 
 def test_two_workers_never_run_more_than_the_limit_at_once(two_workers: Site) -> None:
@@ -94,8 +93,7 @@ def test_two_workers_keep_the_tokens_of_running_requests_within_the_limit(
         site.upstream.release(4)
         statuses = Counter(each.result().status_code for each in asked)
     assert statuses == {200: 4, 429: 16}
-    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
-    assert_in_order()
+    assert_settled_in_order()
 
 
 def test_the_requests_of_a_killed_worker_stop_counting_after_its_lease(site: Site) -> None:

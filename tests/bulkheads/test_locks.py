@@ -36,7 +36,7 @@ from tests.support.bulkheads.load import Load
 from tests.support.database.locks import locked
 from tests.support.factories import Tenant
 from tests.support.inference.site import Site, content_of, events_of
-from tests.support.ledger import assert_in_order
+from tests.support.ledger import assert_in_order, assert_settled_in_order
 
 pytestmark = pytest.mark.slow
 
@@ -108,8 +108,7 @@ def test_a_locked_key_holds_up_nobody(service: Site, neighbours: list[Tenant], l
         load.wait_for_answers(2)
     assert set(load.statuses()) == {200}
     assert read_counter(service.server, "causeway_lock_timeouts_total") == before
-    service.eventually(lambda: not Generation.objects.filter(status="pending").exists())
-    assert_in_order()
+    assert_settled_in_order()
 
 
 def test_a_request_that_waits_for_a_lock_is_served_once_it_is_released(service: Site) -> None:
@@ -146,8 +145,7 @@ def test_more_locked_organizations_than_side_lanes_hold_up_none_of_the_others(
     assert not Generation.objects.filter(organization__in=owners).exists()
     for each in tenants:
         assert service.post(service.chat_body(), key=each.api_key).status_code == 200
-    service.eventually(lambda: not Generation.objects.filter(status="pending").exists())
-    assert_in_order()
+    assert_settled_in_order()
 
 
 @pytest.mark.parametrize("relation", SETTLEMENT_ROWS)
@@ -241,8 +239,7 @@ def test_the_heartbeat_of_a_generation_continues_while_its_settlement_is_blocked
         for _ in range(2):
             last = beat_at()
             service.eventually(lambda last=last: beat_at() > last)  # type: ignore[misc]
-    service.eventually(lambda: not Generation.objects.filter(status="pending").exists())
-    assert_in_order()
+    assert_settled_in_order()
 
 
 def test_a_locked_journal_holds_up_no_other_journal(

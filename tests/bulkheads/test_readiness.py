@@ -15,7 +15,7 @@ from inference.models import Generation
 from tests.support.bulkheads.counters import read_counter
 from tests.support.factories import Tenant
 from tests.support.inference.site import Site
-from tests.support.ledger import assert_in_order
+from tests.support.ledger import assert_in_order, assert_settled_in_order
 from tests.support.processes import Served, serve
 
 pytestmark = pytest.mark.slow
@@ -83,8 +83,7 @@ def test_a_locked_organization_does_not_make_its_workers_unready(
         assert set(ask(host)) == {(200, None)}
         assert host.post(host.chat_body(), key=neighbours[0].api_key).status_code == 200
     assert len(host.dialled()) == 1
-    host.eventually(lambda: not Generation.objects.filter(status="pending").exists())
-    assert_in_order()
+    assert_settled_in_order()
 
 
 def test_probes_leave_nothing_behind(

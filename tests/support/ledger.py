@@ -7,6 +7,8 @@ from typing import Final
 from django.db import connection
 
 from billing import verification as audit
+from inference.models import Generation
+from tests.support.machine.waiting import wait_until
 
 # Each statement finds what contradicts a promise, and nothing in a ledger in order.
 _HOLDS: Final = """
@@ -81,3 +83,9 @@ def differences() -> list[object]:
 
 def assert_in_order() -> None:
     assert differences() == []
+
+
+def assert_settled_in_order() -> None:
+    """Waits until no generation is pending, and then asserts that the ledger is in order."""
+    wait_until(lambda: not Generation.objects.filter(status="pending").exists())
+    assert_in_order()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import requests
 
@@ -19,25 +21,31 @@ _SECONDS: Final = 60.0
 
 @dataclass(frozen=True)
 class Sent:
-    """A request: its caller's key, when it began and ended (``time.monotonic()``), its status."""
+    """A request: its caller's key, when it began and ended (``time.monotonic()``), its status.
+
+    ``usage`` is that of the answer, if there is one.
+    """
 
     key: str
     began_at: float
     ended_at: float
     status: int
+    usage: dict[str, Any] | None
 
 
 class Load:
     """Keeps every caller asking, each in a thread of its own, for the time of a ``with`` block.
 
     ``sent`` has all requests that were answered. ``pause`` is how many seconds a caller waits
-    before its next one.
+    before its next one. A caller asks ``hosts`` in turn, or the site alone.
     """
 
-    def __init__(self, site: Site, keys: list[str], *, pause: float = 0) -> None:
+    def __init__(
+        self, site: Site, keys: list[str], *, pause: float = 0, hosts: Sequence[str] = ()
+    ) -> None:
         self.sent: list[Sent] = []
         self._pause = pause
-        self._address = site.server
+        self._hosts = hosts or (site.server,)
         self._body = site.chat_body()
         self._keys = keys
         self._is_over = threading.Event()
@@ -76,15 +84,22 @@ class Load:
 
         wait_until(is_answered, "not all callers are answered", seconds=_SECONDS)
 
+    def wait_for(self, count: int) -> None:
+        """Returns once there are so many answers."""
+        wait_until(lambda: len(self.sent) >= count)
+
     def _ask(self, key: str) -> None:
+        hosts = cycle(self._hosts)
         with requests.Session() as session:
             while not self._is_over.is_set():
                 began_at = time.monotonic()
-                status = session.post(
-                    f"{self._address}{CHAT}",
+                answer = session.post(
+                    f"{next(hosts)}{CHAT}",
                     json=self._body,
                     headers={"Authorization": f"Bearer {key}"},
                     timeout=_SECONDS,
-                ).status_code
-                self.sent.append(Sent(key, began_at, time.monotonic(), status))
+                )
+                ended_at, status = time.monotonic(), answer.status_code
+                usage = answer.json().get("usage") if answer.ok else None
+                self.sent.append(Sent(key, began_at, ended_at, status, usage))
                 self._is_over.wait(self._pause)
