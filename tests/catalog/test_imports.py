@@ -391,36 +391,18 @@ DECIMAL = "must be a decimal such as 0.0000005, below 1000000"
             ),
         ),
         (("providers", 0, "base_url"), None, "providers[0]: base_url is required for this dialect"),
-        (
-            ("providers", 1, "base_url"),
-            "https://x.example",
-            ("providers[1]: base_url must be null: this dialect takes its URL from the credential"),
-        ),
-        (
-            ("providers", 0, "base_url"),
-            "https://10.0.0.1/v1",
-            ("providers[0]: base_url: the address or the port of the URL is not allowed"),
-        ),
-        (
-            ("providers", 0, "base_url"),
-            "ftp://x.example",
-            ("providers[0]: base_url: the URL must begin with https://"),
-        ),
-        (
-            ("providers", 1, "slug"),
-            "acme",
-            "providers[1]: repeats providers[0] (acme); remove one of them",
-        ),
-        (
-            ("models", 1, "id"),
-            "acme/falcon",
-            "models[1]: repeats models[0] (acme/falcon); remove one of them",
-        ),
-        (
-            ("endpoints", 0, "model"),
-            "acme/falcon",
-            ("endpoints[0]: no model has canonical_slug 'acme/falcon'"),
-        ),
+        (("providers", 1, "base_url"), "https://x.example",
+         "providers[1]: base_url must be null: this dialect takes its URL from the credential"),
+        (("providers", 0, "base_url"), "https://10.0.0.1/v1",
+         "providers[0]: base_url: the address or the port of the URL is not allowed"),
+        (("providers", 0, "base_url"), "ftp://x.example",
+         "providers[0]: base_url: the URL must begin with https://"),
+        (("providers", 1, "slug"), "acme",
+         "providers[1]: repeats providers[0] (acme); remove one of them"),
+        (("models", 1, "id"), "acme/falcon",
+         "models[1]: repeats models[0] (acme/falcon); remove one of them"),
+        (("endpoints", 0, "model"), "acme/falcon",
+         "endpoints[0]: no model has canonical_slug 'acme/falcon'"),
         (("endpoints", 1, "provider"), "Cloud", "endpoints[1]: no provider has slug 'Cloud'"),
         *(
             (("endpoints", 0, "pricing", "prompt"), text, f"{PROMPT}: {DECIMAL}")
@@ -430,7 +412,7 @@ DECIMAL = "must be a decimal such as 0.0000005, below 1000000"
             )
         ),
     ],
-)
+)  # fmt: skip
 def test_import_refuses_a_fault_and_names_its_place(
     db: None, path: tuple[str | int, ...], value: Any, problem: str
 ) -> None:

@@ -55,24 +55,18 @@ def test_an_equal_file_has_an_empty_plan(stored: dict[str, Any]) -> None:
     [
         ("providers", {"name": "New"}, ["Name: Acme → New"]),
         ("providers", {"datacenters": ["US", "DE"]}, ["Countries of data centres: – → US, DE"]),
-        (
-            "providers",
-            {"data_policy": {"training": True, "retains_prompts": False}},
-            ["Trains on prompts: no → yes"],
-        ),
+        ("providers", {"data_policy": {"training": True, "retains_prompts": False}},
+         ["Trains on prompts: no → yes"]),
         ("models", {"context_length": 1_000_000}, ["Context length: 131,072 → 1,000,000"]),
         ("models", {"supported_voices": ["a"]}, ["Supported voices: – → a"]),
-        (
-            "models",
-            {"default_parameters": {"top_p": 0.9}},
-            ['Default parameters: – → {"top_p": 0.9}'],
-        ),
+        ("models", {"default_parameters": {"top_p": 0.9}},
+         ['Default parameters: – → {"top_p": 0.9}']),
         ("models", {"capabilities": {"thinking": "budget"}}, ["Thinking: effort → budget"]),
         ("models", {"expiration_date": "2027-01-01"}, ["Expiration date: – → 2027-01-01"]),
         ("endpoints", {"zdr": True}, ["Zero data retention: no → yes"]),
         ("endpoints", {"max_completion_tokens": 512}, ["Largest completion: – → 512"]),
     ],
-)
+)  # fmt: skip
 def test_a_column_is_named_with_both_values(
     stored: dict[str, Any], kind: str, members: dict[str, Any], lines: list[str]
 ) -> None:
@@ -92,22 +86,13 @@ def test_a_column_is_named_with_both_values(
                 "Completion: $2 per million → $1 per million (-50 %)",
             ],
         ),
-        (
-            {"overrides": [{"min_prompt_tokens": 200_000, "prompt": DOUBLE}]},
-            [],
-            ["Prompt, above 200,000 prompt tokens: – → $2 per million (+100 %)"],
-        ),
-        (
-            {"overrides": [{"utc_start": 30, "utc_end": 800, "prompt": HALF}]},
-            [],
-            ["Prompt, from 00:30 to 08:00 UTC: – → $0.5 per million (-50 %)"],
-        ),
+        ({"overrides": [{"min_prompt_tokens": 200_000, "prompt": DOUBLE}]}, [],
+         ["Prompt, above 200,000 prompt tokens: – → $2 per million (+100 %)"]),
+        ({"overrides": [{"utc_start": 30, "utc_end": 800, "prompt": HALF}]}, [],
+         ["Prompt, from 00:30 to 08:00 UTC: – → $0.5 per million (-50 %)"]),
         ({"web_search": "0.01"}, [], ["Search: – → $0.01 per search"]),
-        (
-            {},
-            [{"billable": "search", "unit": "request", "variant": "request", "price": "0.035"}],
-            ["Search, request: – → $0.035 per request"],
-        ),
+        ({}, [{"billable": "search", "unit": "request", "variant": "request", "price": "0.035"}],
+         ["Search, request: – → $0.035 per request"]),
         (
             {},
             [
@@ -128,18 +113,12 @@ def test_a_column_is_named_with_both_values(
             [{"billable": "image", "unit": "image", "variant": "1024x1024/high", "price": "0.167"}],
             ["Generated image, 1024x1024/high: – → $0.167 per image"],
         ),
-        (
-            {},
-            [{"billable": "second", "unit": "second", "price": "0.0001"}],
-            ["Second: – → $0.0001 per second"],
-        ),
-        (
-            {},
-            [{"billable": "prompt", "unit": "token", "variant": "image", "price": "0.00001"}],
-            ["Prompt, image: – → $10 per million (+900 %)"],
-        ),
+        ({}, [{"billable": "second", "unit": "second", "price": "0.0001"}],
+         ["Second: – → $0.0001 per second"]),
+        ({}, [{"billable": "prompt", "unit": "token", "variant": "image", "price": "0.00001"}],
+         ["Prompt, image: – → $10 per million (+900 %)"]),
     ],
-)
+)  # fmt: skip
 def test_a_rate_is_told_in_the_unit_of_price_lists(
     stored: dict[str, Any], pricing: dict[str, Any], lines: list[dict[str, Any]], said: list[str]
 ) -> None:

@@ -181,12 +181,8 @@ def test_the_page_shows_a_price_and_saves_it_unchanged(
         ([IMAGE | {"billable": "video"}], {}, "0.billable", "video is not one of"),
         ([IMAGE | {"unit": "token"}], {}, "0.unit", "Must be 'image'."),
         ([TIER | {"unit": "image"}], {}, "0.unit", "Must be 'token'."),
-        (
-            [TIER | {"variant": "x"}],
-            {},
-            "0.variant",
-            "Must be one of 'audio', 'image', 'citation'.",
-        ),
+        ([TIER | {"variant": "x"}], {}, "0.variant",
+         "Must be one of 'audio', 'image', 'citation'."),
         ([IMAGE | {"price": ""}], {}, "0.price", "This field is required."),
         ([IMAGE | {"price": "x"}], {}, "0.price", "Enter a number."),
         ([IMAGE | {"price": "1000000"}], {}, "0.price", "no more than 6 digits"),
@@ -194,23 +190,15 @@ def test_the_page_shows_a_price_and_saves_it_unchanged(
         ([TIER | {"utc_start": "8 h"}], {}, "0.utc_start", "Must be a time such as 08:00."),
         ([TIER | {"utc_start": "08:00"}], {}, "0.utc_end", "Is missing"),
         ([TIER | {"utc_start": "24:00", "utc_end": "01:00"}], {}, "0.utc_start", "a time such as"),
-        (
-            [TIER | {"utc_start": "08:00", "utc_end": "08:00"}],
-            {},
-            "0.utc_end",
-            "Must differ from utc_start",
-        ),
+        ([TIER | {"utc_start": "08:00", "utc_end": "08:00"}], {}, "0.utc_end",
+         "Must differ from utc_start"),
         ([TIER | {"utc_days": ["someday"]}], {}, "0.utc_days", "someday is not one of"),
         ([IMAGE, IMAGE], {}, "1.billable", "Gives the same price as row 1"),
-        (
-            [{"billable": "prompt", "price": "1", "unit": "token"}],
-            {},
-            "0.billable",
-            "Gives the same price as Prompt",
-        ),
+        ([{"billable": "prompt", "price": "1", "unit": "token"}], {}, "0.billable",
+         "Gives the same price as Prompt"),
         ([TIER, TIER | {"price": "5"}], {}, "0.billable", "Never applies because of row 2"),
     ],
-)
+)  # fmt: skip
 def test_an_error_stands_at_its_field_and_changes_nothing(
     operator: Client,
     endpoint: ModelEndpoint,

@@ -200,13 +200,8 @@ def test_signs_behind_spaces_are_counted_however_many_there_are() -> None:
         ("Qwen3", "qwen/qwen3-8b", TEXTS[12], 12, 24),
         # Scripts that alternate part characters, and begin runs within a word.
         ("GPT", "openai/gpt-5", "\U0001f600\u0e22\U0001f600\u0e1b\U0001f44d\u0e47", 8, 9),
-        (
-            "Claude",
-            "anthropic/claude-opus-5",
-            "\uc870\u10db\uad6d\u10d1\ud55c\u10dc\ub9d0\u10e8",
-            14,
-            18,
-        ),
+        ("Claude", "anthropic/claude-opus-5", "\uc870\u10db\uad6d\u10d1\ud55c\u10dc\ub9d0\u10e8",
+         14, 18),
         # More tokens than bytes.
         ("Claude", "anthropic/claude-opus-5", "0ZQ" * 20, 100, 100),
         ("Claude", "anthropic/claude-opus-5", "\u03979 " * 20, 79, 123),
@@ -214,7 +209,7 @@ def test_signs_behind_spaces_are_counted_however_many_there_are() -> None:
         ("Claude", "anthropic/claude-opus-5", "\u0539\u0538 " * 20, 120, 165),
         ("Claude", "anthropic/claude-opus-5", "\u07d2\u07de\u07cf", 7, 14),
     ],
-)
+)  # fmt: skip
 def test_a_bound_holds_rare_and_common_characters(
     tokenizer: str, slug: str, text: str, tokens: int, bound: int
 ) -> None:

@@ -420,10 +420,8 @@ def test_a_name_that_meant_one_provider_says_so(write: Write) -> None:
 @pytest.mark.parametrize(
     ("member", "reason"),
     [
-        (
-            {"api_base": "http://192.168.1.2/v1"},
-            "the address or the port of the URL is not allowed",
-        ),
+        ({"api_base": "http://192.168.1.2/v1"},
+         "the address or the port of the URL is not allowed"),
         ({"api_base": "//x"}, "this is not an absolute URL"),
         ({"api_key": "short"}, "Must be a bare key of 8 to 4096 visible ASCII characters"),
         ({"api_key": ["a"]}, "api_key: must be a text"),
@@ -431,22 +429,18 @@ def test_a_name_that_meant_one_provider_says_so(write: Write) -> None:
             ({"api_key": each}, "the key: a placeholder stands in its place")
             for each in ("${OPENAI_API_KEY}", "$OPENAI_API_KEY", "{{ openai.key }}", "<your-key>")
         ],
-        (
-            {"api_version": "os.environ/GROQ_KEY_OF_NOBODY"},
-            "api_version: the environment variable GROQ_KEY_OF_NOBODY is not set",
-        ),
+        ({"api_version": "os.environ/GROQ_KEY_OF_NOBODY"},
+         "api_version: the environment variable GROQ_KEY_OF_NOBODY is not set"),
         ({"rpm": 0}, "rpm: must be a number from 1 to 2147483647"),
         ({"timeout": "soon"}, "timeout: must be a number"),
         ({"input_cost_per_token": -1}, "input_cost_per_token is negative"),
-        (
-            {"model": "openai/strange", "input_cost_per_token": 1},
-            "the file lacks the price of the prompt and of the completion",
-        ),
+        ({"model": "openai/strange", "input_cost_per_token": 1},
+         "the file lacks the price of the prompt and of the completion"),
         ({"model": "openai/" + "x" * 256}, "of 1 to 255 characters"),
         ({"model": "unheard-of"}, "the provider of 'unheard-of' is not stated"),
         ({"litellm_credential_name": "none"}, "credential_list has no 'none'"),
     ],
-)
+)  # fmt: skip
 def test_an_entry_that_cannot_be_used_is_left_out(
     write: Write, member: dict[str, Any], reason: str
 ) -> None:

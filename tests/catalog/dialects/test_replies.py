@@ -74,16 +74,11 @@ def test_an_error_raises_provider_failure_in_replies_and_streams(
             "Too many tokens.",
             "throttlingException",
         ),
-        (
-            clouds.frame(
-                b"", message_type="error", error_code="InternalError", error_message="Gone."
-            ),
-            "Gone.",
-            "InternalError",
-        ),
+        (clouds.frame(b"", message_type="error", error_code="InternalError", error_message="Gone."),
+         "Gone.", "InternalError"),
         (clouds.frame(b"", message_type="strange"), None, None),
     ],
-)
+)  # fmt: skip
 def test_an_exception_in_a_bedrock_stream_raises_provider_failure(
     frame: bytes, message: str | None, code: str | None
 ) -> None:

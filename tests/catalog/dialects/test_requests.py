@@ -86,33 +86,18 @@ def test_build_accepts_fields_that_ask_for_nothing(kind: str, fields: dict[str, 
     ("kind", "part", "text"),
     [
         ("anthropic", audio("wav"), "Anthropic does not accept audio parts of type audio/wav."),
-        (
-            "anthropic",
-            video("https://a.example/b.mp4"),
-            "Anthropic does not accept URLs for video parts.",
-        ),
-        (
-            "anthropic",
-            file("data:text/csv;base64,YQ=="),
-            "Anthropic does not accept file parts of type text/csv.",
-        ),
-        (
-            "gemini",
-            {"type": "image_url", "image_url": "data:;base64,AAAA"},
-            "Gemini does not accept image parts of type unknown.",
-        ),
-        (
-            "bedrock",
-            image("https://a.example/b.png"),
-            "Bedrock does not accept URLs for image parts.",
-        ),
-        (
-            "bedrock",
-            image("data:image/tiff;base64,AAAA"),
-            "Bedrock does not accept image parts of type image/tiff.",
-        ),
+        ("anthropic", video("https://a.example/b.mp4"),
+         "Anthropic does not accept URLs for video parts."),
+        ("anthropic", file("data:text/csv;base64,YQ=="),
+         "Anthropic does not accept file parts of type text/csv."),
+        ("gemini", {"type": "image_url", "image_url": "data:;base64,AAAA"},
+         "Gemini does not accept image parts of type unknown."),
+        ("bedrock", image("https://a.example/b.png"),
+         "Bedrock does not accept URLs for image parts."),
+        ("bedrock", image("data:image/tiff;base64,AAAA"),
+         "Bedrock does not accept image parts of type image/tiff."),
     ],
-)
+)  # fmt: skip
 def test_build_names_a_content_part_that_it_refuses(
     kind: str, part: dict[str, Any], text: str
 ) -> None:
@@ -124,30 +109,18 @@ def test_build_names_a_content_part_that_it_refuses(
 @pytest.mark.parametrize(
     ("kind", "part", "expected"),
     [
-        (
-            "anthropic",
-            image("https://a.example/b"),
-            {"type": "image", "source": {"type": "url", "url": "https://a.example/b"}},
-        ),
-        (
-            "anthropic",
-            file("https://a.example/b.pdf"),
-            {"type": "document", "source": {"type": "url", "url": "https://a.example/b.pdf"}},
-        ),
-        (
-            "gemini",
-            video("https://a.example/b.mp4?x=1"),
-            {"fileData": {"mimeType": "video/mp4", "fileUri": "https://a.example/b.mp4?x=1"}},
-        ),
+        ("anthropic", image("https://a.example/b"),
+         {"type": "image", "source": {"type": "url", "url": "https://a.example/b"}}),
+        ("anthropic", file("https://a.example/b.pdf"),
+         {"type": "document", "source": {"type": "url", "url": "https://a.example/b.pdf"}}),
+        ("gemini", video("https://a.example/b.mp4?x=1"),
+         {"fileData": {"mimeType": "video/mp4", "fileUri": "https://a.example/b.mp4?x=1"}}),
         ("gemini", audio("mp3"), {"inlineData": {"mimeType": "audio/mp3", "data": "AAAA"}}),
         ("bedrock", audio("wav"), {"audio": {"format": "wav", "source": {"bytes": "AAAA"}}}),
-        (
-            "bedrock",
-            file("data:text/csv;charset=utf-8;base64,YQ=="),
-            {"document": {"format": "csv", "name": "document", "source": {"bytes": "YQ=="}}},
-        ),
+        ("bedrock", file("data:text/csv;charset=utf-8;base64,YQ=="),
+         {"document": {"format": "csv", "name": "document", "source": {"bytes": "YQ=="}}}),
     ],
-)
+)  # fmt: skip
 def test_build_translates_content_parts(
     kind: str, part: dict[str, Any], expected: dict[str, Any]
 ) -> None:

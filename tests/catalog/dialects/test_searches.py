@@ -30,18 +30,12 @@ ASKED: Final = {"type": "web_search_20250305", "name": "web_search", "max_uses":
         ({"web_search_options": {}}, {}),
         ({"tools": [SEARCH], "web_search_options": {}}, {}),
         ({"tools": [SEARCH], "web_search_options": None}, {}),
-        (
-            {"tools": [{**SEARCH, "allowed_domains": ["a.example"], "excluded_domains": []}]},
-            {"allowed_domains": ["a.example"]},
-        ),
-        (
-            {"tools": [{**SEARCH, "parameters": {"excluded_domains": ["b.example"]}}]},
-            {"blocked_domains": ["b.example"]},
-        ),
-        (
-            {"tools": [{**SEARCH, "user_location": {"type": "approximate", **OSLO}}]},
-            {"user_location": {"type": "approximate", **OSLO}},
-        ),
+        ({"tools": [{**SEARCH, "allowed_domains": ["a.example"], "excluded_domains": []}]},
+         {"allowed_domains": ["a.example"]}),
+        ({"tools": [{**SEARCH, "parameters": {"excluded_domains": ["b.example"]}}]},
+         {"blocked_domains": ["b.example"]}),
+        ({"tools": [{**SEARCH, "user_location": {"type": "approximate", **OSLO}}]},
+         {"user_location": {"type": "approximate", **OSLO}}),
         (
             {
                 "web_search_options": {
@@ -54,7 +48,7 @@ ASKED: Final = {"type": "web_search_20250305", "name": "web_search", "max_uses":
             {"user_location": {"type": "approximate", **OSLO}},
         ),
     ],
-)
+)  # fmt: skip
 def test_anthropic_is_asked_by_its_tool(fields: dict[str, Any], expected: dict[str, Any]) -> None:
     made = body("anthropic", **fields)
     assert made["tools"] == [ASKED | expected]
@@ -109,16 +103,10 @@ def test_a_search_that_the_choice_excludes_is_not_offered() -> None:
         ("bedrock", {"web_search_options": {}}, "has no search"),
         ("gemini", {"tools": [{**SEARCH, "allowed_domains": ["a"]}]}, "has no options"),
         ("gemini", {"tools": [SEARCH], "tool_choice": "required"}, "cannot be forced"),
-        (
-            "gemini",
-            {"tools": [SEARCH, TOOL], "tool_choice": {"type": "web_search"}},
-            "cannot be forced",
-        ),
-        (
-            "anthropic",
-            {"tools": [{**SEARCH, "allowed_domains": ["a"], "excluded_domains": ["b"]}]},
-            "not both",
-        ),
+        ("gemini", {"tools": [SEARCH, TOOL], "tool_choice": {"type": "web_search"}},
+         "cannot be forced"),
+        ("anthropic", {"tools": [{**SEARCH, "allowed_domains": ["a"], "excluded_domains": ["b"]}]},
+         "not both"),
         ("anthropic", {"tools": [SEARCH | {"allowed_domains": ["a"]}, SEARCH]}, "these differ"),
         ("anthropic", {"tools": [SEARCH | {"allowed_domains": "a"}]}, "^allowed_domains: "),
         ("anthropic", {"tools": [SEARCH | {"max_uses": -1}]}, "^max_uses: .* from 1 to 1,000"),
@@ -128,23 +116,14 @@ def test_a_search_that_the_choice_excludes_is_not_offered() -> None:
         ("gemini", {"tools": [SEARCH | {"max_uses": 0}]}, "^max_uses: "),
         ("anthropic", {"web_search_options": [5]}, "^web_search_options: "),
         ("anthropic", {"web_search_options": {"user_location": 5}}, "^user_location: "),
-        (
-            "anthropic",
-            {"web_search_options": {"user_location": {"type": "exact"}}},
-            "^user_location.type: ",
-        ),
-        (
-            "anthropic",
-            {"web_search_options": {"user_location": {"latitude": 5}}},
-            "^user_location.latitude: ",
-        ),
-        (
-            "anthropic",
-            {"web_search_options": {"user_location": {"city": 5}}},
-            "^user_location.city: ",
-        ),
+        ("anthropic", {"web_search_options": {"user_location": {"type": "exact"}}},
+         "^user_location.type: "),
+        ("anthropic", {"web_search_options": {"user_location": {"latitude": 5}}},
+         "^user_location.latitude: "),
+        ("anthropic", {"web_search_options": {"user_location": {"city": 5}}},
+         "^user_location.city: "),
     ],
-)
+)  # fmt: skip
 def test_a_search_that_a_format_cannot_express_is_refused(
     kind: str, fields: dict[str, Any], text: str
 ) -> None:

@@ -19,68 +19,32 @@ from tests.support.inference.dialects import TOOL, body
         ("claude-opus-4-8", {"reasoning": {"enabled": False}}, {"type": "disabled"}, None),
         ("claude-sonnet-5", {"reasoning_effort": "none"}, {"type": "disabled"}, None),
         ("claude-sonnet-5-5", {}, None, None),
-        (
-            "claude-sonnet-5-5",
-            {"reasoning": {"enabled": False, "effort": "max", "exclude": True}},
-            {"type": "between_tools"},
-            None,
-        ),
-        (
-            "claude-sonnet-5-5",
-            {"reasoning_effort": "high"},
-            {"type": "adaptive", "display": "summarized"},
-            {"effort": "high"},
-        ),
-        (
-            "claude-opus-4-8",
-            {"reasoning_effort": "minimal"},
-            {"type": "adaptive", "display": "summarized"},
-            {"effort": "low"},
-        ),
-        (
-            "claude-opus-5",
-            {"reasoning": {"effort": "xhigh", "exclude": True}},
-            {"type": "adaptive", "display": "omitted"},
-            {"effort": "xhigh"},
-        ),
+        ("claude-sonnet-5-5", {"reasoning": {"enabled": False, "effort": "max", "exclude": True}},
+         {"type": "between_tools"}, None),
+        ("claude-sonnet-5-5", {"reasoning_effort": "high"},
+         {"type": "adaptive", "display": "summarized"}, {"effort": "high"}),
+        ("claude-opus-4-8", {"reasoning_effort": "minimal"},
+         {"type": "adaptive", "display": "summarized"}, {"effort": "low"}),
+        ("claude-opus-5", {"reasoning": {"effort": "xhigh", "exclude": True}},
+         {"type": "adaptive", "display": "omitted"}, {"effort": "xhigh"}),
         (
             "claude-opus-4-6-20260205",
             {"reasoning": {"max_tokens": 2000}, "include_reasoning": False},
             {"type": "adaptive", "display": "omitted"},
             None,
         ),
-        (
-            "claude-haiku-4-5-20251001",
-            {"reasoning": {"effort": "high"}, "max_tokens": 10_000},
-            {"type": "enabled", "budget_tokens": 8000},
-            None,
-        ),
-        (
-            "claude-haiku-4-5-20251001",
-            {"reasoning": {"max_tokens": 2000, "exclude": True}},
-            {"type": "enabled", "budget_tokens": 2000, "display": "omitted"},
-            None,
-        ),
-        (
-            "claude-3-7-sonnet-20250219",
-            {"reasoning": {"enabled": True}},
-            {"type": "enabled", "budget_tokens": 2048},
-            None,
-        ),
-        (
-            "claude-sonnet-4-20250514",
-            {"reasoning": {"max_tokens": 10}, "max_tokens": 1025},
-            {"type": "enabled", "budget_tokens": 1024},
-            None,
-        ),
-        (
-            "claude-opus-4-1-20250805",
-            {"reasoning": {"max_tokens": 3000}, "max_completion_tokens": 3000},
-            None,
-            None,
-        ),
+        ("claude-haiku-4-5-20251001", {"reasoning": {"effort": "high"}, "max_tokens": 10_000},
+         {"type": "enabled", "budget_tokens": 8000}, None),
+        ("claude-haiku-4-5-20251001", {"reasoning": {"max_tokens": 2000, "exclude": True}},
+         {"type": "enabled", "budget_tokens": 2000, "display": "omitted"}, None),
+        ("claude-3-7-sonnet-20250219", {"reasoning": {"enabled": True}},
+         {"type": "enabled", "budget_tokens": 2048}, None),
+        ("claude-sonnet-4-20250514", {"reasoning": {"max_tokens": 10}, "max_tokens": 1025},
+         {"type": "enabled", "budget_tokens": 1024}, None),
+        ("claude-opus-4-1-20250805",
+         {"reasoning": {"max_tokens": 3000}, "max_completion_tokens": 3000}, None, None),
     ],
-)
+)  # fmt: skip
 def test_claude_reasoning_has_a_budget_or_an_effort(
     model: str, fields: dict[str, Any], thinking: Any, output: Any
 ) -> None:
@@ -190,28 +154,16 @@ def test_build_refuses_a_forced_tool_call_that_claude_does_not_support(
         ("gemini-3.8-flash", {"reasoning_effort": "none"}, {"thinkingLevel": "MINIMAL"}),
         ("gemini-2.5-flash", {"reasoning": {"enabled": False}}, {"thinkingBudget": 0}),
         ("gemini-3.8-flash", {"reasoning": {"enabled": True}}, {"includeThoughts": True}),
-        (
-            "gemini-3.8-flash",
-            {"reasoning": {"effort": "max", "exclude": True}},
-            {"includeThoughts": False, "thinkingLevel": "HIGH"},
-        ),
-        (
-            "gemini-2.5-pro",
-            {"reasoning_effort": "low"},
-            {"includeThoughts": True, "thinkingBudget": 4096},
-        ),
-        (
-            "gemini-2.5-pro",
-            {"reasoning_effort": "xhigh"},
-            {"includeThoughts": True, "thinkingBudget": 24576},
-        ),
-        (
-            "gemini-3.8-flash",
-            {"reasoning": {"max_tokens": 500}},
-            {"includeThoughts": True, "thinkingBudget": 500},
-        ),
+        ("gemini-3.8-flash", {"reasoning": {"effort": "max", "exclude": True}},
+         {"includeThoughts": False, "thinkingLevel": "HIGH"}),
+        ("gemini-2.5-pro", {"reasoning_effort": "low"},
+         {"includeThoughts": True, "thinkingBudget": 4096}),
+        ("gemini-2.5-pro", {"reasoning_effort": "xhigh"},
+         {"includeThoughts": True, "thinkingBudget": 24576}),
+        ("gemini-3.8-flash", {"reasoning": {"max_tokens": 500}},
+         {"includeThoughts": True, "thinkingBudget": 500}),
     ],
-)
+)  # fmt: skip
 def test_gemini_reasoning_has_a_budget_or_a_level(
     model: str, fields: dict[str, Any], config: Any
 ) -> None:

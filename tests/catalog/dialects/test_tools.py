@@ -22,14 +22,10 @@ from tests.support.inference.dialects import ASK, CALLED, KINDS, TOOL, body
             {"mode": "ANY", "allowedFunctionNames": ["look"]},
             {"tool": {"name": "look"}},
         ),
-        (
-            {"parallel_tool_calls": False},
-            {"type": "auto", "disable_parallel_tool_use": True},
-            None,
-            None,
-        ),
+        ({"parallel_tool_calls": False}, {"type": "auto", "disable_parallel_tool_use": True}, None,
+         None),
     ],
-)
+)  # fmt: skip
 def test_build_translates_tool_choices(
     fields: dict[str, Any], anthropic: Any, gemini: Any, bedrock: Any
 ) -> None:

@@ -35,29 +35,20 @@ from tests.support.inference.prices import sum_charges
         (make_price("1", "0", cache_read="0.1"), Usage(10, 0, cached=4), "6.4"),
         (make_price("1", "0", cache_read="0"), Usage(10, 0, cached=10), "0"),
         (make_price("1", "0", cache_write="1.25"), Usage(10, 0, cache_write=4), "11"),
-        (
-            make_price("1", "0", cache_read="0.1", cache_write="1.25"),
-            Usage(10, 0, cached=4, cache_write=2),
-            "6.9",
-        ),
+        (make_price("1", "0", cache_read="0.1", cache_write="1.25"),
+         Usage(10, 0, cached=4, cache_write=2), "6.9"),
         (make_price("1", "0", cache_read="0.1"), Usage(10, 0, cached=99), "1"),
-        (
-            make_price("1", "0", cache_read="0.1", cache_write="2"),
-            Usage(10, 0, cached=8, cache_write=99),
-            "4.8",
-        ),
+        (make_price("1", "0", cache_read="0.1", cache_write="2"),
+         Usage(10, 0, cached=8, cache_write=99), "4.8"),
         (make_price("0", "0", request="0.01"), Usage(0, 0), "0.01"),
         (make_price("0", "0", image="0.5"), Usage(0, 0, images=3), "1.5"),
         (make_price("0", "1"), Usage(0, 10, image_output=4), "10"),
         (make_price("0", "1", image_output="12"), Usage(0, 10, image_output=4), "54"),
         (make_price("0", "1", image_output="0"), Usage(0, 10, image_output=99), "0"),
-        (
-            make_price("0.000000000000000000000000000001", "999999"),
-            Usage(1, 100_000_000),
-            "99999900000000.000000000000000000000000000001",
-        ),
+        (make_price("0.000000000000000000000000000001", "999999"), Usage(1, 100_000_000),
+         "99999900000000.000000000000000000000000000001"),
     ],
-)
+)  # fmt: skip
 def test_charges_are_exact(price: Price, usage: Usage, cost: str) -> None:
     assert sum_charges(price, usage) == Decimal(cost)
 

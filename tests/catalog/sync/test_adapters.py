@@ -154,11 +154,8 @@ def test_litellm_has_hours_of_the_day() -> None:
             {"prompt": "0.0000006", "completion": "0.000012", "audio_output": "0.000012"},
             [],
         ),
-        (
-            {"mode": "rerank", "input_cost_per_token": 0.0, "input_cost_per_query": 0.002},
-            {"prompt": "0", "completion": "0", "web_search": "0.002"},
-            [],
-        ),
+        ({"mode": "rerank", "input_cost_per_token": 0.0, "input_cost_per_query": 0.002},
+         {"prompt": "0", "completion": "0", "web_search": "0.002"}, []),
         (
             {
                 "mode": "image_generation",
@@ -226,11 +223,8 @@ def test_litellm_has_hours_of_the_day() -> None:
             {"prompt": "0.0000008", "completion": "0", "image": "0.00006"},
             [],
         ),
-        (
-            {"mode": "image_generation", "output_cost_per_image": 0.04},
-            {"prompt": "0", "completion": "0", "image_output": "0.04"},
-            [],
-        ),
+        ({"mode": "image_generation", "output_cost_per_image": 0.04},
+         {"prompt": "0", "completion": "0", "image_output": "0.04"}, []),
         (
             {
                 "mode": "chat",
@@ -256,7 +250,7 @@ def test_litellm_has_hours_of_the_day() -> None:
         ),
         ({"mode": "chat"}, {}, []),
     ],
-)
+)  # fmt: skip
 def test_litellm_bills_in_many_units(
     row: dict[str, Any], pricing: dict[str, Any], lines: list[Any]
 ) -> None:

@@ -131,16 +131,11 @@ def test_a_new_rate_keeps_the_bound_of_an_operator(tmp_path: Path, db: None) -> 
         ("0.000001", "0", {}, "fall", ["pricing.completion"]),
         ("0", "0", {}, "unpriced", ["pricing.prompt", "pricing.completion"]),
         (None, None, {}, "unpriced", ["pricing.prompt", "pricing.completion"]),
-        (
-            "0.000001",
-            "0.000002",
-            {"cache_read_input_token_cost": 0.5},
-            "rise",
-            ["pricing.input_cache_read"],
-        ),
+        ("0.000001", "0.000002", {"cache_read_input_token_cost": 0.5}, "rise",
+         ["pricing.input_cache_read"]),
         ("0.000001", "0.000002", {"input_cost_per_request": 0.01}, "rise", ["pricing.request"]),
     ],
-)
+)  # fmt: skip
 def test_a_dearer_or_unpriced_row_waits(
     tmp_path: Path,
     endpoint: ModelEndpoint,
@@ -232,40 +227,25 @@ def test_a_new_model_is_added_and_an_endpoint_of_a_present_one_waits(
         # Generated text and pictures without a price wait, whatever else is charged.
         ({"mode": "chat", "input_cost_per_token": 0.000001}, True),
         ({"mode": "chat", "input_cost_per_request": 0.1}, True),
-        (
-            {
-                "mode": "chat",
-                "input_cost_per_token": 0.000001,
-                "output_cost_per_token": 0.000002,
-                "output_cost_per_token_above_128k_tokens": 0,
-            },
-            True,
-        ),
+        ({"mode": "chat", "input_cost_per_token": 0.000001, "output_cost_per_token": 0.000002,
+          "output_cost_per_token_above_128k_tokens": 0}, True),
         ({"mode": "image_generation", "input_cost_per_token": 0.000001}, True),
         ({"mode": "image_generation", "output_cost_per_image_premium_image": 0.2}, True),
         ({"mode": "image_generation", "input_cost_per_image": 0.02}, False),
         ({"mode": "image_generation", "output_cost_per_image_1K": 0.04}, False),
         ({"mode": "audio_speech", "input_cost_per_token": 0.000001}, True),
         ({"mode": "audio_speech", "input_cost_per_character": 0.000015}, False),
-        (
-            {"mode": "audio_speech", "input_cost_per_second": 0, "output_cost_per_second": 0.00025},
-            False,
-        ),
-        (
-            {
-                "mode": "audio_speech",
-                "input_cost_per_character": 0,
-                "output_cost_per_character": 0.00025,
-            },
-            False,
-        ),
+        ({"mode": "audio_speech", "input_cost_per_second": 0, "output_cost_per_second": 0.00025},
+         False),
+        ({"mode": "audio_speech", "input_cost_per_character": 0,
+          "output_cost_per_character": 0.00025}, False),
         # These generate nothing that a list could price.
         ({"mode": "embedding", "input_cost_per_token": 0.0000001}, False),
         ({"mode": "embedding", "input_cost_per_token": 0}, True),
         ({"mode": "rerank", "input_cost_per_query": 0.002}, False),
         ({"mode": "audio_transcription", "input_cost_per_second": 0.0001}, False),
     ],
-)
+)  # fmt: skip
 def test_a_new_model_whose_output_would_be_free_waits(
     tmp_path: Path, endpoint: ModelEndpoint, members: dict[str, Any], waits: bool
 ) -> None:

@@ -210,16 +210,12 @@ def test_an_answer_keeps_its_members_and_counts_its_images() -> None:
         ({}, Usage(0, 0)),
         ({"input_tokens": -1, "output_tokens": 5}, Usage(0, 0)),
         ({"input_tokens": 7, "output_tokens": 5}, Usage(7, 5, image_output=5)),
-        (
-            {"prompt_tokens": 7, "completion_tokens": 5, "completion_tokens_details": None},
-            Usage(7, 5, image_output=5),
-        ),
-        (
-            {"input_tokens": 7, "output_tokens": 9, "output_tokens_details": {"image_tokens": 4}},
-            Usage(7, 9, image_output=4),
-        ),
+        ({"prompt_tokens": 7, "completion_tokens": 5, "completion_tokens_details": None},
+         Usage(7, 5, image_output=5)),
+        ({"input_tokens": 7, "output_tokens": 9, "output_tokens_details": {"image_tokens": 4}},
+         Usage(7, 9, image_output=4)),
     ],
-)
+)  # fmt: skip
 def test_an_answer_without_tokens_still_counts_its_images(usage: Any, counted: Usage) -> None:
     answer = body(usage=usage, size=None, quality=None)
     reply = openai.parse_reply(Operation.IMAGES, answer)

@@ -182,24 +182,10 @@ def test_parse_reply_refuses_a_chat_message_as_text_completion() -> None:
             },
             Usage(9, 8, cached=4, cache_write=3),
         ),
-        (
-            {
-                "prompt_tokens": 32,
-                "completion_tokens": 9,
-                "total_tokens": 135,
-                "completion_tokens_details": {"reasoning_tokens": 94},
-            },
-            Usage(32, 103, reasoning=94),
-        ),
-        (
-            {
-                "prompt_tokens": 32,
-                "completion_tokens": 103,
-                "total_tokens": 135,
-                "completion_tokens_details": {"reasoning_tokens": 94},
-            },
-            Usage(32, 103, reasoning=94),
-        ),
+        ({"prompt_tokens": 32, "completion_tokens": 9, "total_tokens": 135,
+          "completion_tokens_details": {"reasoning_tokens": 94}}, Usage(32, 103, reasoning=94)),
+        ({"prompt_tokens": 32, "completion_tokens": 103, "total_tokens": 135,
+          "completion_tokens_details": {"reasoning_tokens": 94}}, Usage(32, 103, reasoning=94)),
         (
             {
                 "prompt_tokens": 9,
@@ -218,7 +204,7 @@ def test_parse_reply_refuses_a_chat_message_as_text_completion() -> None:
             Usage(9, 8),
         ),
     ],
-)
+)  # fmt: skip
 def test_usage_is_read_only_when_it_is_valid(usage: Any, expected: Usage | None) -> None:
     assert openai.parse_reply(Operation.CHAT, reply(usage=usage)).usage == expected
     parser = openai.stream_parser(Operation.CHAT)
