@@ -53,6 +53,21 @@ SECOND_FACTOR = "c0ffee" * 6
 _FACTS = re.compile(r"<dt>(.*?)</dt><dd>(.*?)</dd>", re.DOTALL)
 
 
+# The models whose rows no operator adds, and further ones whose rows no page deletes.
+_ADDED_BY_NOBODY = (
+    "accounts_delivery", "catalog_priceversion", "catalog_catalogproposal", "endpoints_validation",
+    "inference_generation", "inference_feedback", "billing_account", "billing_transfer",
+    "billing_excess", "billing_grantrequest", "billing_topup", "billing_deposit",
+    "billing_chainstate", "config_auditentry", "config_departure", "config_event", "config_lease",
+    "config_changeset", "config_changerule", "config_signinlimit", "otp_totp_totpdevice",
+)  # fmt: skip
+_REMOVED_OTHERWISE = (
+    "accounts_organization", "accounts_workspace", "accounts_apikey", "accounts_byokcredential",
+    "accounts_member", "accounts_guardrail", "accounts_preset", "accounts_subscription",
+    "accounts_broadcastdestination", "catalog_provider", "catalog_modelalias",
+    "catalog_languagemodel", "catalog_modelendpoint", "endpoints_ownmodel",
+    "endpoints_privateendpoint", "endpoints_privateprovider", "endusers_enduser",
+)  # fmt: skip
 # What answers otherwise than with a page, to an operator who may do everything.
 STATUSES = {
     "login": 302,
@@ -63,75 +78,8 @@ STATUSES = {
     "accounts_guardrail_try_filters": 405,
     "accounts_guardrail_backtest": 405,
     "accounts_guardrail_backtest_new": 405,
-    **{
-        f"{model}_delete": 403
-        for model in (
-            "accounts_organization",
-            "accounts_workspace",
-            "accounts_apikey",
-            "accounts_byokcredential",
-            "accounts_member",
-            "accounts_guardrail",
-            "accounts_preset",
-            "accounts_subscription",
-            "accounts_delivery",
-            "accounts_broadcastdestination",
-            "catalog_provider",
-            "catalog_modelalias",
-            "catalog_languagemodel",
-            "catalog_modelendpoint",
-            "catalog_priceversion",
-            "catalog_catalogproposal",
-            "endpoints_ownmodel",
-            "endpoints_privateendpoint",
-            "endpoints_privateprovider",
-            "endpoints_validation",
-            "endusers_enduser",
-            "inference_generation",
-            "inference_feedback",
-            "billing_account",
-            "billing_transfer",
-            "billing_excess",
-            "billing_grantrequest",
-            "billing_topup",
-            "billing_deposit",
-            "billing_chainstate",
-            "config_auditentry",
-            "config_departure",
-            "config_event",
-            "config_lease",
-            "config_changeset",
-            "config_changerule",
-            "config_signinlimit",
-            "otp_totp_totpdevice",
-        )
-    },
-    **{
-        f"{model}_add": 403
-        for model in (
-            "accounts_delivery",
-            "catalog_priceversion",
-            "catalog_catalogproposal",
-            "endpoints_validation",
-            "inference_generation",
-            "inference_feedback",
-            "billing_account",
-            "billing_transfer",
-            "billing_excess",
-            "billing_grantrequest",
-            "billing_topup",
-            "billing_deposit",
-            "billing_chainstate",
-            "config_auditentry",
-            "config_departure",
-            "config_event",
-            "config_lease",
-            "config_changeset",
-            "config_changerule",
-            "config_signinlimit",
-            "otp_totp_totpdevice",
-        )
-    },
+    **{f"{model}_delete": 403 for model in (*_ADDED_BY_NOBODY, *_REMOVED_OTHERWISE)},
+    **{f"{model}_add": 403 for model in _ADDED_BY_NOBODY},
 }
 
 

@@ -9,12 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from billing.topups.chains import Chain
-from billing.topups.node import (
-    TRANSFER,
-    ChainPayment,
-    Cursor,
-    Node,
-)
+from billing.topups.node import TRANSFER, ChainPayment, Cursor, Node
 from billing.topups.rpc import ChainContradiction, ChainError, ChainUnavailable
 from config.egress.addresses import EgressPolicy
 from tests.support.chains.nodes import (
@@ -114,6 +109,14 @@ def logs(**fields: Any) -> Fault:
     return of("eth_getLogs", lambda found: [{**log, **fields} for log in found])
 
 
+def block(**fields: Any) -> Fault:
+    return of("eth_getBlockByNumber", changed(**fields))
+
+
+def receipt(**fields: Any) -> Fault:
+    return of("eth_getTransactionReceipt", changed(**fields))
+
+
 def receipt_logs(**fields: Any) -> Fault:
     return of(
         "eth_getTransactionReceipt",
@@ -131,234 +134,132 @@ def in_days(days: float) -> int:
 
 HTML = b"<!doctype html><title>node-key</title>"
 OTHER = "0x" + "ab" * 32
+# The topics of a log: an address that is none, and ours.
+NOBODY = "0x" + "0" * 64
+TO_US = "0x" + RECIPIENT[2:].lower().rjust(64, "0")
 NO_JSON = "The node's answer is not JSON."
 NOT_RPC = "The node's answer is not JSON-RPC."
 OTHER_ANSWERS = "The node's answers do not match the calls."
 SHAPE = "A result of the node has an unexpected shape."
+IMPOSSIBLE = "A block has an impossible time."
 NOT_ASKED = "The node sent a log that we did not ask for."
 NOT_IN_RECEIPT = "A receipt does not contain its log."
 OTHER_RECEIPT = "A receipt names another transaction or block than its log."
 
-FAULTS: dict[str, tuple[Fault, type[ChainError], str]] = {
-    "429": (
-        responding(HTML, "429 Too Many Requests"),
-        ChainUnavailable,
-        "The node answered with status 429.",
-    ),
-    "401": (
-        responding(HTML, "401 Unauthorized"),
-        ChainUnavailable,
-        "The node answered with status 401.",
-    ),
-    "502": (
-        responding(HTML, "502 Bad Gateway"),
-        ChainUnavailable,
-        "The node answered with status 502.",
-    ),
+UNAVAILABLE: dict[str, tuple[Fault, str]] = {
+    "429": (responding(HTML, "429 Too Many Requests"), "The node answered with status 429."),
+    "401": (responding(HTML, "401 Unauthorized"), "The node answered with status 401."),
+    "502": (responding(HTML, "502 Bad Gateway"), "The node answered with status 502."),
     "redirect": (
         responding(b"", "302 Found", "Location: https://x/v2/node-key\r\n"),
-        ChainUnavailable,
         "The call of the node failed: the answer is a redirect.",
     ),
-    "HTML": (responding(HTML), ChainUnavailable, NO_JSON),
-    "nothing": (responding(b""), ChainUnavailable, NO_JSON),
-    "wrong encoding": (
-        lambda calls, answers: http_response(
-            json.dumps(answers).encode().replace(b'"hash": "0x', b'"hash": "\xff\xff')
-        ),
-        ChainContradiction,
-        SHAPE,
-    ),
-    "nested without end": (
-        responding(b'[{"id": 0, "result": ' + b"[" * 100_000),
-        ChainUnavailable,
-        NO_JSON,
-    ),
+    "HTML": (responding(HTML), NO_JSON),
+    "nothing": (responding(b""), NO_JSON),
+    "nested without end": (responding(b'[{"id": 0, "result": ' + b"[" * 100_000), NO_JSON),
     "cut in the body": (
         truncated,
-        ChainUnavailable,
         "The call of the node failed: the answer is not usable HTTP: ended early.",
     ),
-    "cut JSON": (cut, ChainUnavailable, NO_JSON),
+    "cut JSON": (cut, NO_JSON),
     "no HTTP": (
         lambda calls, answers: b"node-key\r\n\r\n",
-        ChainUnavailable,
         "The call of the node failed: the answer is not usable HTTP.",
     ),
     "rate limit inside the answer": (
         refusing(429),
-        ChainUnavailable,
         "The node refused eth_getLogs with error 429.",
     ),
-    "every range refused": (
-        refusing(-32005),
-        ChainUnavailable,
-        "The node refused eth_getLogs with error -32005.",
-    ),
+    "every range refused": (refusing(-32005), "The node refused eth_getLogs with error -32005."),
     "tag refused": (
         refusing(-32602, "eth_getBlockByNumber"),
-        ChainUnavailable,
         "The node refused eth_getBlockByNumber with error -32602.",
     ),
     "receipt refused": (
         refusing(-32000, "eth_getTransactionReceipt"),
-        ChainUnavailable,
         "The node refused eth_getTransactionReceipt with error -32000.",
     ),
     "batch refused": (
         responding(b'{"jsonrpc": "2.0", "id": null, "error": {"code": -32600, "message": ""}}'),
-        ChainUnavailable,
         "The node refused a batch of calls with error -32600.",
     ),
-    "a list of numbers": (responding(b"[1, 2, 3]"), ChainContradiction, NOT_RPC),
-    "an object": (responding(b"{}"), ChainContradiction, NOT_RPC),
-    "an answer too few": (answered(lambda answers: answers[1:]), ChainContradiction, OTHER_ANSWERS),
-    "one answer twice": (
-        answered(lambda answers: [answers[0]] * len(answers)),
-        ChainContradiction,
-        OTHER_ANSWERS,
-    ),
-    "all answers twice": (
-        answered(lambda answers: answers * 2),
-        ChainContradiction,
-        OTHER_ANSWERS,
-    ),
-    "other ids": (
-        answered(lambda answers: [{**answer, "id": answer["id"] + 1} for answer in answers]),
-        ChainContradiction,
-        OTHER_ANSWERS,
-    ),
-    "wrong chain": (
-        of("eth_chainId", lambda _: "0x1"),
-        ChainContradiction,
-        "The node is on chain 1.",
-    ),
-    "chain id as a number": (of("eth_chainId", lambda _: 8453), ChainContradiction, SHAPE),
     "no block yet": (
         of("eth_getBlockByNumber", lambda _: None),
-        ChainUnavailable,
         "The node knows no finalized block yet.",
     ),
-    "a block without a hash": (
-        of("eth_getBlockByNumber", changed(hash=None)),
-        ChainContradiction,
+}
+CONTRADICTIONS: dict[str, tuple[Fault, str]] = {
+    "wrong encoding": (
+        lambda calls, answers: http_response(
+            json.dumps(answers).encode().replace(b'"hash": "0x', b'"hash": "\xff\xff')
+        ),
         SHAPE,
     ),
-    "a block of the end of time": (
-        of("eth_getBlockByNumber", changed(timestamp="0x7fffffffffffffff")),
-        ChainContradiction,
-        "A block has an impossible time.",
+    "a list of numbers": (responding(b"[1, 2, 3]"), NOT_RPC),
+    "an object": (responding(b"{}"), NOT_RPC),
+    "an answer too few": (answered(lambda answers: answers[1:]), OTHER_ANSWERS),
+    "one answer twice": (answered(lambda answers: [answers[0]] * len(answers)), OTHER_ANSWERS),
+    "all answers twice": (answered(lambda answers: answers * 2), OTHER_ANSWERS),
+    "other ids": (
+        answered(lambda answers: [{**answer, "id": answer["id"] + 1} for answer in answers]),
+        OTHER_ANSWERS,
     ),
-    "a block of the last year": (
-        of("eth_getBlockByNumber", changed(timestamp=hex(253402300799))),
-        ChainContradiction,
-        "A block has an impossible time.",
-    ),
+    "wrong chain": (of("eth_chainId", lambda _: "0x1"), "The node is on chain 1."),
+    "chain id as a number": (of("eth_chainId", lambda _: 8453), SHAPE),
+    "a block without a hash": (block(hash=None), SHAPE),
+    "a block of the end of time": (block(timestamp="0x7fffffffffffffff"), IMPOSSIBLE),
+    "a block of the last year": (block(timestamp=hex(253402300799)), IMPOSSIBLE),
     "a block of the day after tomorrow": (
         of("eth_getBlockByNumber", lambda block: {**block, "timestamp": hex(in_days(2))}),
-        ChainContradiction,
-        "A block has an impossible time.",
+        IMPOSSIBLE,
     ),
-    "a number too large": (
-        of("eth_getBlockByNumber", changed(number="0x8000000000000000")),
-        ChainContradiction,
-        SHAPE,
-    ),
+    "a number too large": (block(number="0x8000000000000000"), SHAPE),
     "going back": (
-        of("eth_getBlockByNumber", changed(number="0x0")),
-        ChainContradiction,
+        block(number="0x0"),
         "The node's confirmed head moved back behind a block that it had confirmed.",
     ),
-    "null logs": (of("eth_getLogs", lambda _: None), ChainContradiction, SHAPE),
+    "null logs": (of("eth_getLogs", lambda _: None), SHAPE),
     "a log in two ways": (
         of("eth_getLogs", lambda found: [*found, changed(data="0x" + "0" * 63 + "1")(found[0])]),
-        ChainContradiction,
         "The node sent two versions of one log.",
     ),
-    "a removed log": (logs(removed=True), ChainContradiction, NOT_ASKED),
-    "a log of another contract": (logs(address=STRANGER), ChainContradiction, NOT_ASKED),
-    "a log of an earlier block": (logs(blockNumber="0x1"), ChainContradiction, NOT_ASKED),
-    "a log of another event": (
-        logs(topics=[OTHER, "0x" + "0" * 64, "0x" + RECIPIENT[2:].lower().rjust(64, "0")]),
-        ChainContradiction,
-        NOT_ASKED,
-    ),
-    "a log for somebody else": (
-        logs(topics=[TRANSFER, "0x" + "0" * 64, "0x" + "0" * 64]),
-        ChainContradiction,
-        NOT_ASKED,
-    ),
-    "a log of a sender that is none": (
-        logs(topics=[TRANSFER, OTHER, "0x" + RECIPIENT[2:].lower().rjust(64, "0")]),
-        ChainContradiction,
-        NOT_ASKED,
-    ),
-    "a log with too few topics": (logs(topics=[TRANSFER]), ChainContradiction, NOT_ASKED),
-    "a log without an amount": (logs(data="0x"), ChainContradiction, NOT_ASKED),
-    "a log that is no text": (logs(data=1), ChainContradiction, SHAPE),
-    "a log with a larger amount": (
-        logs(data="0x" + "f" * 64),
-        ChainContradiction,
-        NOT_IN_RECEIPT,
-    ),
+    "a removed log": (logs(removed=True), NOT_ASKED),
+    "a log of another contract": (logs(address=STRANGER), NOT_ASKED),
+    "a log of an earlier block": (logs(blockNumber="0x1"), NOT_ASKED),
+    "a log of another event": (logs(topics=[OTHER, NOBODY, TO_US]), NOT_ASKED),
+    "a log for somebody else": (logs(topics=[TRANSFER, NOBODY, NOBODY]), NOT_ASKED),
+    "a log of a sender that is none": (logs(topics=[TRANSFER, OTHER, TO_US]), NOT_ASKED),
+    "a log with too few topics": (logs(topics=[TRANSFER]), NOT_ASKED),
+    "a log without an amount": (logs(data="0x"), NOT_ASKED),
+    "a log that is no text": (logs(data=1), SHAPE),
+    "a log with a larger amount": (logs(data="0x" + "f" * 64), NOT_IN_RECEIPT),
     "null receipt": (
         of("eth_getTransactionReceipt", lambda _: None),
-        ChainContradiction,
         "The node sent a log but has no receipt for it.",
     ),
     "a receipt of a failure": (
-        of("eth_getTransactionReceipt", changed(status="0x0")),
-        ChainContradiction,
+        receipt(status="0x0"),
         "A log belongs to a transaction that failed.",
     ),
-    "a receipt without a status": (
-        of("eth_getTransactionReceipt", changed(status=None)),
-        ChainContradiction,
-        SHAPE,
-    ),
-    "a receipt of another transaction": (
-        of("eth_getTransactionReceipt", changed(transactionHash=OTHER)),
-        ChainContradiction,
-        OTHER_RECEIPT,
-    ),
-    "a receipt of another block": (
-        of("eth_getTransactionReceipt", changed(blockHash=OTHER)),
-        ChainContradiction,
-        OTHER_RECEIPT,
-    ),
-    "a receipt of another height": (
-        of("eth_getTransactionReceipt", changed(blockNumber="0x1")),
-        ChainContradiction,
-        OTHER_RECEIPT,
-    ),
+    "a receipt without a status": (receipt(status=None), SHAPE),
+    "a receipt of another transaction": (receipt(transactionHash=OTHER), OTHER_RECEIPT),
+    "a receipt of another block": (receipt(blockHash=OTHER), OTHER_RECEIPT),
+    "a receipt of another height": (receipt(blockNumber="0x1"), OTHER_RECEIPT),
     "a log of another block than its receipt": (
         logs(blockHash=OTHER),
-        ChainContradiction,
         "A log and its receipt name different blocks.",
     ),
-    "a receipt without the log": (
-        of("eth_getTransactionReceipt", changed(logs=[])),
-        ChainContradiction,
-        NOT_IN_RECEIPT,
-    ),
+    "a receipt without the log": (receipt(logs=[]), NOT_IN_RECEIPT),
     "a receipt with the log twice": (
-        of(
-            "eth_getTransactionReceipt",
-            lambda receipt: {**receipt, "logs": receipt["logs"] * 2},
-        ),
-        ChainContradiction,
+        of("eth_getTransactionReceipt", lambda found: {**found, "logs": found["logs"] * 2}),
         NOT_IN_RECEIPT,
     ),
-    "a receipt of another amount": (
-        receipt_logs(data="0x" + "0" * 63 + "1"),
-        ChainContradiction,
-        NOT_IN_RECEIPT,
-    ),
-    "a receipt of another contract": (
-        receipt_logs(address=STRANGER),
-        ChainContradiction,
-        NOT_IN_RECEIPT,
-    ),
+    "a receipt of another amount": (receipt_logs(data="0x" + "0" * 63 + "1"), NOT_IN_RECEIPT),
+    "a receipt of another contract": (receipt_logs(address=STRANGER), NOT_IN_RECEIPT),
+}
+FAULTS: dict[str, tuple[Fault, type[ChainError], str]] = {
+    **{name: (fault, ChainUnavailable, text) for name, (fault, text) in UNAVAILABLE.items()},
+    **{name: (fault, ChainContradiction, text) for name, (fault, text) in CONTRADICTIONS.items()},
 }
 
 

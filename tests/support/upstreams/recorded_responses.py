@@ -65,12 +65,20 @@ _OPENED: Final[list[dict[str, Any]]] = [
     {"type": "response.created", "response": _BEGUN},
     {"type": "response.in_progress", "response": _BEGUN},
 ]
+_SPOKEN_AT: Final = {"item_id": "msg_1", "output_index": 1, "content_index": 0}
+
+
+def _added(index: int, item: dict[str, Any], **begun: Any) -> dict[str, Any]:
+    event = {"type": "response.output_item.added", "output_index": index}
+    return {**event, "item": {**item, **begun}}
+
+
+def _done(index: int, item: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "response.output_item.done", "output_index": index, "item": item}
+
+
 _ITEMS: Final[list[dict[str, Any]]] = [
-    {
-        "type": "response.output_item.added",
-        "output_index": 0,
-        "item": {**THOUGHT, "summary": [], "encrypted_content": "gAAA"},
-    },
+    _added(0, THOUGHT, summary=[], encrypted_content="gAAA"),
     {
         "type": "response.reasoning_summary_text.delta",
         "item_id": "rs_1",
@@ -79,48 +87,18 @@ _ITEMS: Final[list[dict[str, Any]]] = [
         "delta": "Look.",
         "obfuscation": "xY",
     },
-    {"type": "response.output_item.done", "output_index": 0, "item": THOUGHT},
-    {
-        "type": "response.output_item.added",
-        "output_index": 1,
-        "item": {**SPOKEN, "status": "in_progress", "content": []},
-    },
+    _done(0, THOUGHT),
+    _added(1, SPOKEN, status="in_progress", content=[]),
     {
         "type": "response.content_part.added",
-        "item_id": "msg_1",
-        "output_index": 1,
-        "content_index": 0,
+        **_SPOKEN_AT,
         "part": {"type": "output_text", "text": "", "annotations": [], "logprobs": []},
     },
-    {
-        "type": "response.output_text.delta",
-        "item_id": "msg_1",
-        "output_index": 1,
-        "content_index": 0,
-        "delta": "I look.",
-        "logprobs": [],
-    },
-    {
-        "type": "response.output_text.done",
-        "item_id": "msg_1",
-        "output_index": 1,
-        "content_index": 0,
-        "text": "I look.",
-        "logprobs": [],
-    },
-    {
-        "type": "response.content_part.done",
-        "item_id": "msg_1",
-        "output_index": 1,
-        "content_index": 0,
-        "part": SPOKEN["content"][0],
-    },
-    {"type": "response.output_item.done", "output_index": 1, "item": SPOKEN},
-    {
-        "type": "response.output_item.added",
-        "output_index": 2,
-        "item": {**CALL, "status": "in_progress", "arguments": ""},
-    },
+    {"type": "response.output_text.delta", **_SPOKEN_AT, "delta": "I look.", "logprobs": []},
+    {"type": "response.output_text.done", **_SPOKEN_AT, "text": "I look.", "logprobs": []},
+    {"type": "response.content_part.done", **_SPOKEN_AT, "part": SPOKEN["content"][0]},
+    _done(1, SPOKEN),
+    _added(2, CALL, status="in_progress", arguments=""),
     {
         "type": "response.function_call_arguments.delta",
         "item_id": "fc_1",
@@ -134,7 +112,7 @@ _ITEMS: Final[list[dict[str, Any]]] = [
         "name": CALL["name"],
         "arguments": CALL["arguments"],
     },
-    {"type": "response.output_item.done", "output_index": 2, "item": CALL},
+    _done(2, CALL),
 ]
 EVENTS: Final = _number(*_OPENED, *_ITEMS, {"type": "response.completed", "response": RESPONSE})
 OPENED: Final = EVENTS[: len(_OPENED)]
