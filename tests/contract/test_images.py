@@ -9,7 +9,7 @@ import openai
 import pytest
 from openrouter import OpenRouter, components
 
-from tests.support.contract.clients import Serve
+from tests.support.contract.clients import Serve, pieces_of
 from tests.support.inference.pictures import PNG, reference
 from tests.support.simulator.pictures import make_png
 
@@ -48,10 +48,8 @@ def test_openai_edits_with_files(client: openai.OpenAI, model: str) -> None:
 
 
 def test_openai_streams_partial_images(client: openai.OpenAI, model: str) -> None:
-    with client.images.generate(
-        model=model, prompt="a cat", quality="low", stream=True, partial_images=2
-    ) as stream:
-        events: list[Any] = list(stream)
+    wanted: Any = {"model": model, "prompt": "a cat", "quality": "low", "partial_images": 2}
+    events: list[Any] = pieces_of(client.images.generate(**wanted, stream=True))
     assert [event.type for event in events] == [
         "image_generation.partial_image",
         "image_generation.partial_image",
@@ -64,8 +62,7 @@ def test_openai_streams_partial_images(client: openai.OpenAI, model: str) -> Non
 
 
 def test_openai_streams_an_edit(client: openai.OpenAI, model: str) -> None:
-    with client.images.edit(model=model, prompt="a cat", image=PNG, stream=True) as stream:
-        events = list(stream)
+    events = pieces_of(client.images.edit(model=model, prompt="a cat", image=PNG, stream=True))
     assert [event.type for event in events] == ["image_edit.completed"]
 
 

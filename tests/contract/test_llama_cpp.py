@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from catalog.models import ModelEndpoint
-from tests.support.contract.clients import MakeOpenAI, MakeOpenRouter
+from tests.support.contract.clients import MakeOpenAI, MakeOpenRouter, pieces_of, tokens_of
 from tests.support.factories import Tenant
 from tests.support.operators.commands import refuse, run_json
 from tests.support.upstreams.llama import ASKED, PROMPT_TOKENS, SECRET, activate, serve_llama
@@ -36,8 +36,7 @@ def test_chat_answers_with_the_usage_of_llama_cpp(client: openai.OpenAI) -> None
     assert answer.choices[0].finish_reason == "length"
     assert answer.model == "acme/tiny"
     assert answer.usage is not None
-    assert answer.usage.prompt_tokens == PROMPT_TOKENS
-    assert answer.usage.completion_tokens == 12
+    assert tokens_of(answer.usage) == (PROMPT_TOKENS, 12)
     assert answer.usage.total_tokens == PROMPT_TOKENS + 12
     assert answer.usage.model_extra is not None
     assert answer.usage.model_extra["is_byok"] is True
@@ -48,17 +47,14 @@ def test_chat_answers_with_the_usage_of_llama_cpp(client: openai.OpenAI) -> None
 
 def test_chat_streams_the_same_text_and_usage(client: openai.OpenAI) -> None:
     whole = client.chat.completions.create(**ASKED)
-    with client.chat.completions.create(**ASKED, stream=True) as stream:
-        chunks = list(stream)
+    chunks = pieces_of(client.chat.completions.create(**ASKED, stream=True))
     text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
     assert text == whole.choices[0].message.content
     assert len([chunk for chunk in chunks if chunk.choices]) == 14
     assert chunks[0].choices[0].delta.role == "assistant"
     assert chunks[-2].choices[0].finish_reason == "length"
     assert chunks[-1].choices == []
-    assert chunks[-1].usage is not None
-    assert chunks[-1].usage.prompt_tokens == PROMPT_TOKENS
-    assert chunks[-1].usage.completion_tokens == 12
+    assert tokens_of(chunks[-1].usage) == (PROMPT_TOKENS, 12)
     assert {chunk.id for chunk in chunks} == {chunks[0].id}
 
 
@@ -68,14 +64,11 @@ def test_text_completion_answers_and_streams(client: openai.OpenAI) -> None:
     }  # fmt: skip
     whole = client.completions.create(**asked)
     assert len(whole.choices[0].text) == 8
-    assert whole.usage is not None
-    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (len("Once upon") + 1, 8)
-    with client.completions.create(**asked, stream=True) as stream:
-        chunks = list(stream)
+    assert tokens_of(whole.usage) == (len("Once upon") + 1, 8)
+    chunks = pieces_of(client.completions.create(**asked, stream=True))
     text = "".join(choice.text for chunk in chunks for choice in chunk.choices)
     assert text == whole.choices[0].text
-    assert chunks[-1].usage is not None
-    assert (chunks[-1].usage.prompt_tokens, chunks[-1].usage.completion_tokens) == (10, 8)
+    assert tokens_of(chunks[-1].usage) == (10, 8)
 
 
 def test_a_refusal_of_llama_cpp_is_an_error_of_the_caller(client: openai.OpenAI) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.contract import document
 from tests.support.contract.answers import ANSWER, ARGUMENTS, COST, MESSAGES, WORDS
-from tests.support.contract.clients import MakeOpenAI, Serve
+from tests.support.contract.clients import MakeOpenAI, Serve, calls_of, pieces_of
 from tests.support.factories import Tenant
 
 TOOL: Any = {"type": "function", "function": {"name": "get_weather", "parameters": {}}}
@@ -31,10 +31,9 @@ def test_chat_answers(client: openai.OpenAI, serve: Serve) -> None:
 
 
 def test_chat_streams_one_word_at_a_time(client: openai.OpenAI, serve: Serve) -> None:
-    with client.chat.completions.create(
-        model=serve("sim-echo"), messages=MESSAGES, stream=True
-    ) as stream:
-        chunks = list(stream)
+    chunks = pieces_of(
+        client.chat.completions.create(model=serve("sim-echo"), messages=MESSAGES, stream=True)
+    )
     contents = [choice.delta.content for chunk in chunks for choice in chunk.choices]
     assert contents == ["", *WORDS, None]
     assert chunks[0].choices[0].delta.role == "assistant"
@@ -54,28 +53,19 @@ def test_chat_answers_with_tool_calls(client: openai.OpenAI, serve: Serve) -> No
     assert answer.choices[0].message.content is None
     [call] = answer.choices[0].message.tool_calls or []
     assert call.type == "function"
-    assert (call.id, call.function.name, call.function.arguments) == (
-        "call_0",
-        "get_weather",
-        ARGUMENTS,
-    )
+    found = (call.id, call.function.name, call.function.arguments)
+    assert found == ("call_0", "get_weather", ARGUMENTS)
 
 
 def test_chat_streams_tool_calls_in_parts(client: openai.OpenAI, serve: Serve) -> None:
-    with client.chat.completions.create(
-        model=serve("sim-tools:2"), messages=MESSAGES, tools=[TOOL], stream=True
-    ) as stream:
-        chunks = list(stream)
-    calls = [
-        call
-        for chunk in chunks
-        for choice in chunk.choices
-        for call in choice.delta.tool_calls or ()
-    ]
+    model = serve("sim-tools:2")
+    chunks = pieces_of(
+        client.chat.completions.create(model=model, messages=MESSAGES, tools=[TOOL], stream=True)
+    )
+    calls = calls_of(chunks)
     assert [call.id for call in calls if call.id] == ["call_0", "call_1"]
     arguments = ["", ""]
     for call in calls:
-        assert call.function is not None
         arguments[call.index] += call.function.arguments or ""
     assert arguments == [ARGUMENTS, ARGUMENTS.replace("0}", "1}")]
     assert chunks[-2].choices[0].finish_reason == "tool_calls"
@@ -101,10 +91,9 @@ def test_text_completion_answers(client: openai.OpenAI, serve: Serve) -> None:
 
 
 def test_text_completion_streams(client: openai.OpenAI, serve: Serve) -> None:
-    with client.completions.create(
-        model=serve("sim-echo"), prompt="one two three", stream=True
-    ) as stream:
-        chunks = list(stream)
+    chunks = pieces_of(
+        client.completions.create(model=serve("sim-echo"), prompt="one two three", stream=True)
+    )
     assert [choice.text for chunk in chunks for choice in chunk.choices] == [*WORDS, ""]
     assert chunks[-2].choices[0].finish_reason == "stop"
     assert chunks[-1].usage is not None

@@ -9,7 +9,7 @@ from openrouter import OpenRouter, errors
 from openrouter.errors import BadRequestResponseError, NotFoundResponseError
 
 from tests.support.contract.answers import ANSWER, ARGUMENTS, COST, MESSAGES, WORDS
-from tests.support.contract.clients import MakeOpenRouter, Serve
+from tests.support.contract.clients import MakeOpenRouter, Serve, calls_of, pieces_of
 from tests.support.simulator.server import Simulator
 
 USAGE = {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8, **COST}
@@ -61,8 +61,7 @@ def test_chat_answers_with_usage_and_cost(caller: OpenRouter, serve: Serve) -> N
 
 
 def test_chat_streams_tokens_and_ends_with_the_cost(caller: OpenRouter, serve: Serve) -> None:
-    with caller.chat.send(model=serve("sim-echo"), messages=MESSAGES, stream=True) as stream:
-        chunks = list(stream)
+    chunks = pieces_of(caller.chat.send(model=serve("sim-echo"), messages=MESSAGES, stream=True))
     assert [
         chunk.choices[0].delta.content for chunk in chunks if chunk.choices and chunk.choices[0]
     ][1:-1] == WORDS
@@ -89,18 +88,11 @@ def test_chat_delivers_each_token_without_buffering(
 
 def test_chat_streams_the_arguments_of_a_tool_call(caller: OpenRouter, serve: Serve) -> None:
     tools = [{"type": "function", "function": {"name": "get_weather", "parameters": {}}}]
-    with caller.chat.send(
-        model=serve("sim-tools"), messages=MESSAGES, tools=tools, stream=True
-    ) as stream:
-        chunks = list(stream)
-    calls = [
-        call
-        for chunk in chunks
-        for choice in chunk.choices
-        for call in choice.delta.tool_calls or ()
-    ]
+    chunks = pieces_of(
+        caller.chat.send(model=serve("sim-tools"), messages=MESSAGES, tools=tools, stream=True)
+    )
+    calls = calls_of(chunks)
     assert calls[0].id == "call_0"
-    assert calls[0].function is not None
     assert calls[0].function.name == "get_weather"
     pieces = (call.function.arguments or "" for call in calls if call.function)
     assert "".join(pieces) == ARGUMENTS
@@ -117,8 +109,7 @@ def test_chat_keeps_its_shape_when_the_upstream_adds_or_omits_fields(
 ) -> None:
     model = serve(behaviour)
     plain = caller.chat.send(model=model, messages=MESSAGES)
-    with caller.chat.send(model=model, messages=MESSAGES, stream=True) as stream:
-        chunks = list(stream)
+    chunks = pieces_of(caller.chat.send(model=model, messages=MESSAGES, stream=True))
     assert plain.usage is not None
     assert chunks[-1].usage is not None
     assert chunks[-1].choices == []
@@ -129,10 +120,8 @@ def test_chat_keeps_its_shape_when_the_upstream_adds_or_omits_fields(
 def test_chat_reports_an_error_inside_a_stream_as_its_last_chunk(
     caller: OpenRouter, serve: Serve
 ) -> None:
-    with caller.chat.send(
-        model=serve("sim-reset-stream"), messages=MESSAGES, stream=True
-    ) as stream:
-        chunks = list(stream)
+    model = serve("sim-reset-stream")
+    chunks = pieces_of(caller.chat.send(model=model, messages=MESSAGES, stream=True))
     assert chunks[-1].error is not None
     assert chunks[-1].error.code == 502
     assert chunks[-1].error.metadata is not None

@@ -15,7 +15,7 @@ import openai
 import pytest
 from django.core.management import call_command
 
-from tests.support.contract.clients import MakeOpenAI, MakeOpenRouter
+from tests.support.contract.clients import MakeOpenAI, MakeOpenRouter, pieces_of, tokens_of
 from tests.support.factories import Tenant
 from tests.support.operators.commands import run_json
 from tests.support.upstreams.foreign import (
@@ -88,18 +88,12 @@ def test_a_validated_server_answers_and_streams_with_its_usage(
     client: openai.OpenAI, prompt_tokens: int
 ) -> None:
     whole = client.chat.completions.create(**ASKED)
-    assert whole.usage is not None
-    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (prompt_tokens, 12)
+    assert tokens_of(whole.usage) == (prompt_tokens, 12)
     assert (whole.model, whole.choices[0].finish_reason) == ("acme/tiny", "length")
-    with client.chat.completions.create(**ASKED, stream=True) as stream:
-        chunks = list(stream)
+    chunks = pieces_of(client.chat.completions.create(**ASKED, stream=True))
     text = "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
     assert text == whole.choices[0].message.content
-    assert chunks[-1].usage is not None
-    assert (chunks[-1].usage.prompt_tokens, chunks[-1].usage.completion_tokens) == (
-        prompt_tokens,
-        12,
-    )
+    assert tokens_of(chunks[-1].usage) == (prompt_tokens, 12)
     call_command("verify_ledger")
 
 
@@ -121,8 +115,7 @@ def test_responses_of_transformers_are_whole_and_streamed(client: openai.OpenAI)
         "model": "acme/tiny", "input": "Say something.", "max_output_tokens": 12, "temperature": 0,
     }  # fmt: skip
     whole = client.responses.create(**asked)
-    with client.responses.create(**asked, stream=True) as stream:
-        last = [*stream][-1]
+    last = pieces_of(client.responses.create(**asked, stream=True))[-1]
     assert whole.usage is not None
     assert (whole.usage.input_tokens, whole.usage.output_tokens) == (PROMPT_TOKENS - 1, 12)
     assert last.type == "response.incomplete"

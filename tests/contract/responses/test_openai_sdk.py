@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.contract import document
 from tests.support.contract.answers import ANSWER, ARGUMENTS, WEATHER, WORDS
-from tests.support.contract.clients import Serve, answer_to
+from tests.support.contract.clients import Serve, answer_to, pieces_of
 from tests.support.factories import Tenant
 from tests.support.simulator.server import Simulator
 
@@ -214,10 +214,8 @@ def test_each_failure_of_an_upstream_has_its_own_class(
 
 
 def test_an_error_inside_a_stream_is_a_failed_response(client: openai.OpenAI, serve: Serve) -> None:
-    with client.responses.create(
-        model=serve("sim-reset-stream"), input="one two three", stream=True
-    ) as stream:
-        events = list(stream)
+    model = serve("sim-reset-stream")
+    events = pieces_of(client.responses.create(model=model, input="one two three", stream=True))
     assert deltas_of(events, "output_text") == ["You"]
     last = events[-1]
     assert last.type == "response.failed"

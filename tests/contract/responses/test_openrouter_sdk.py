@@ -8,7 +8,7 @@ import pytest
 from openrouter import OpenRouter, errors
 
 from tests.support.contract.answers import WEATHER
-from tests.support.contract.clients import Serve
+from tests.support.contract.clients import Serve, pieces_of
 
 WORDS = ["You", " said:", " one", " two"]
 
@@ -29,8 +29,7 @@ def test_send_answers(send: Any, serve: Serve) -> None:
 
 
 def test_events_are_streamed(send: Any, serve: Serve) -> None:
-    with send(model=serve("sim-reasoning"), input="one two", stream=True) as stream:
-        events = list(stream)
+    events = pieces_of(send(model=serve("sim-reasoning"), input="one two", stream=True))
     kinds = [event.type for event in events]
     assert kinds[0] == "response.created"
     assert kinds[-1] == "response.completed"

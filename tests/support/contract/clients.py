@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any, Final, TypeVar
 
 import openai
 from openrouter import OpenRouter
@@ -17,6 +18,7 @@ from tests.support.upstreams.speaking import Upstream
 MakeOpenRouter = Callable[[str], OpenRouter]
 MakeOpenAI = Callable[[str], openai.OpenAI]
 Serve = Callable[..., str]
+Piece = TypeVar("Piece")
 
 # The service of the tests has no TLS. A client that reads the authorities takes 20 ms more to make.
 NO_AUTHORITIES: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -35,6 +37,22 @@ def publish_maker(
         price=price, upstream_model_id=upstream_model_id,
     )  # fmt: skip
     return "acme/falcon"
+
+
+def pieces_of(stream: AbstractContextManager[Iterable[Piece]]) -> list[Piece]:
+    """Reads a stream to its end and closes it."""
+    with stream as pieces:
+        return list(pieces)
+
+
+def calls_of(chunks: Iterable[Any]) -> list[Any]:
+    """Returns the parts of calls of tools in the chunks of a chat."""
+    choices = (choice for chunk in chunks for choice in chunk.choices)
+    return [call for choice in choices for call in choice.delta.tool_calls or ()]
+
+
+def tokens_of(usage: Any) -> tuple[int, int]:
+    return usage.prompt_tokens, usage.completion_tokens
 
 
 def answer_to(client: openai.OpenAI, is_streamed: bool, **wanted: Any) -> Any:
