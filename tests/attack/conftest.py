@@ -14,10 +14,7 @@ from tests.support.processes import serve
 
 @pytest.fixture(scope="module")
 def _guarded_service(django_db_setup: None, django_db_blocker: object) -> Iterator[str]:
-    limits = {
-        "REQUEST_HEAD_TIMEOUT": "1",
-        "REQUEST_BODY_TIMEOUT": "12",
-    }
+    limits = {"REQUEST_HEAD_TIMEOUT": "1", "REQUEST_BODY_TIMEOUT": "12"}
     with django_db_blocker.unblock(), serve("--workers", "2", **limits) as served:  # type: ignore[attr-defined]
         yield served.address
 

@@ -53,10 +53,7 @@ def _address(
     django_db_setup: None, django_db_blocker: Any, hosts: dict[str, Simulator]
 ) -> Iterator[str]:
     pinned = ",".join(f"{name}=127.0.0.1:{host.port}" for name, host in hosts.items())
-    with (
-        django_db_blocker.unblock(),
-        serve("--workers", "2", UPSTREAM_HOSTS=pinned) as served,
-    ):
+    with django_db_blocker.unblock(), serve("--workers", "2", UPSTREAM_HOSTS=pinned) as served:
         yield served.address
 
 

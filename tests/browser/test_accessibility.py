@@ -11,15 +11,7 @@ from playwright.sync_api import Page, expect
 from accounts.models import Organization
 from config import urls as routes
 from tests.support import factories
-from tests.support.browser import (
-    MARKS,
-    browse,
-    find_faults,
-    is_file,
-    log_in,
-    open_search,
-    page_of,
-)
+from tests.support.browser import MARKS, browse, find_faults, is_file, log_in, open_search, page_of
 from tests.support.console import listing, page_paths
 from tests.support.console import page as change_page
 

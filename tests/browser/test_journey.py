@@ -428,11 +428,7 @@ def _scene(simulator: Simulator) -> dict[str, str]:
         validation.run(falcon, workspace_id=globex.workspace.pk)
         falcon.activate(by="operator ann")
         heron = factories.make_draft(
-            globex,
-            models[1],
-            acme,
-            base_url=simulator.base_url,
-            upstream_model_id="sim-no-usage",
+            globex, models[1], acme, base_url=simulator.base_url, upstream_model_id="sim-no-usage"
         )
         validation.run(heron, workspace_id=globex.workspace.pk)
         swift = factories.make_active(initech, models[2], acme, base_url=simulator.base_url)

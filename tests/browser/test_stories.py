@@ -25,11 +25,7 @@ from config.console.sign_in import roles
 from endusers.models import EndUser
 from inference.models import Generation
 from tests.support import factories
-from tests.support.browser import (
-    MARKS,
-    press,
-    submit_dialog,
-)
+from tests.support.browser import MARKS, press, submit_dialog
 from tests.support.console import listing
 from tests.support.console import page as change_page
 from tests.support.operators.four_eyes import demand

@@ -17,11 +17,7 @@ from django.urls import URLPattern, URLResolver, resolve, reverse
 from django.utils import timezone
 from django_otp.plugins.otp_totp.models import TOTPDevice
 
-from accounts.models import (
-    ApiKey,
-    Organization,
-    Subscription,
-)
+from accounts.models import ApiKey, Organization, Subscription
 from billing.models import Account, ChainState, Deposit, GrantRequest, TopUp, Transfer
 from catalog.models import ModelAlias
 from config.audit import context as audit

@@ -206,14 +206,10 @@ def make_generation(tenant: Tenant, **fields: Any) -> Generation:
     generation.status = Generation.Status.PENDING
     generation.save(force_insert=True)
     Journal.objects.create(
-        generation=generation,
-        prompt_tokens=0,
-        completion_tokens=0,
-        beat_at=generation.created_at,
+        generation=generation, prompt_tokens=0, completion_tokens=0, beat_at=generation.created_at
     )
     Meter.objects.filter(subject_id__in=_subjects(generation)).update(
-        requests=F("requests") + 1,
-        last_used_at=Greatest(F("last_used_at"), generation.created_at),
+        requests=F("requests") + 1, last_used_at=Greatest(F("last_used_at"), generation.created_at)
     )
     if outcome["status"] != Generation.Status.PENDING:
         place_hold(generation, outcome["cost_nano"])

@@ -18,10 +18,7 @@ from typing import Self
 
 from config.local.bootstrap import PROJECT
 
-PAGES = (
-    *sorted(PROJECT.glob("*.md")),
-    *sorted((PROJECT / "docs").rglob("*.md")),
-)
+PAGES = (*sorted(PROJECT.glob("*.md")), *sorted((PROJECT / "docs").rglob("*.md")))
 SHELL = "sh"
 PYTHON = "python"
 _FENCE = re.compile(r"^( *)```([a-z]*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)

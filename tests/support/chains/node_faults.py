@@ -166,10 +166,7 @@ UNAVAILABLE: dict[str, tuple[Fault, str]] = {
         lambda calls, answers: b"node-key\r\n\r\n",
         "The call of the node failed: the answer is not usable HTTP.",
     ),
-    "rate limit inside the answer": (
-        refusing(429),
-        "The node refused eth_getLogs with error 429.",
-    ),
+    "rate limit inside the answer": (refusing(429), "The node refused eth_getLogs with error 429."),
     "every range refused": (refusing(-32005), "The node refused eth_getLogs with error -32005."),
     "tag refused": (
         refusing(-32602, "eth_getBlockByNumber"),

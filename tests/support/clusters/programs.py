@@ -14,11 +14,7 @@ from pathlib import Path
 from typing import Final
 
 # Debian's package, for each program that is run.
-PACKAGES: Final = {
-    "etcd": "etcd-server",
-    "haproxy": "haproxy",
-    "pg_rewind": "postgresql-15",
-}
+PACKAGES: Final = {"etcd": "etcd-server", "haproxy": "haproxy", "pg_rewind": "postgresql-15"}
 _BINARIES: Final = Path("/usr/lib/postgresql/15/bin")
 
 

@@ -15,11 +15,7 @@ from inference.models import WorkerBeat
 
 # Django's flush empties these too and makes the same rows again with other keys. A service that
 # runs on would take the loss of its heartbeat for lost history.
-KEPT: Final = {
-    ContentType._meta.db_table,
-    Permission._meta.db_table,
-    WorkerBeat._meta.db_table,
-}
+KEPT: Final = {ContentType._meta.db_table, Permission._meta.db_table, WorkerBeat._meta.db_table}
 # A large table is truncated: deleted rows stay on the disk and slow later scans down.
 LARGE_BYTES: Final = 4 << 20
 _ASK: Final = """

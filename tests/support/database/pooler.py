@@ -60,8 +60,7 @@ class Pooler:
     def start(self) -> None:
         as_root = ["-u", "nobody"] if os.getuid() == 0 else []
         self.process = subprocess.Popen(
-            [str(_PROGRAM), "-q", *as_root, str(self.home / "ini")],
-            stderr=subprocess.DEVNULL,
+            [str(_PROGRAM), "-q", *as_root, str(self.home / "ini")], stderr=subprocess.DEVNULL
         )
         wait_until(self.listens, "PgBouncer does not start")
 

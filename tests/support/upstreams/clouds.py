@@ -98,11 +98,7 @@ def bedrock_key(**changes: Any) -> dict[str, Any]:
 
 
 def vertex(**changes: Any) -> dict[str, Any]:
-    credential = {
-        "project_id": PROJECT,
-        "location": "us-central1",
-        "service_account": account(),
-    }
+    credential = {"project_id": PROJECT, "location": "us-central1", "service_account": account()}
     return _changed(credential, changes)
 
 
@@ -208,11 +204,7 @@ def _ok(content_type: str, body: bytes) -> bytes:
 
 def _conversed(answer: str, question: str, *, is_stream: bool) -> bytes:
     prompt, completion = len(question.split()), len(answer.split())
-    usage = {
-        "inputTokens": prompt,
-        "outputTokens": completion,
-        "totalTokens": prompt + completion,
-    }
+    usage = {"inputTokens": prompt, "outputTokens": completion, "totalTokens": prompt + completion}
     if is_stream:
         content_type = "application/vnd.amazon.eventstream"
         start = {"contentBlockIndex": 0}

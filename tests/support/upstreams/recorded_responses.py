@@ -24,9 +24,7 @@ SPOKEN: Final[dict[str, Any]] = {
     "status": "completed",
     "role": "assistant",
     "phase": "commentary",
-    "content": [
-        {"type": "output_text", "text": "I look.", "annotations": [], "logprobs": []},
-    ],
+    "content": [{"type": "output_text", "text": "I look.", "annotations": [], "logprobs": []}],
 }
 USAGE: Final[dict[str, Any]] = {
     "input_tokens": 100,
