@@ -30,6 +30,7 @@ from tests.support.catalogue import (
     publish_privately,
     spend,
 )
+from tests.support.endpoints.creating import assert_refused
 from tests.support.factories import Tenant
 
 PUBLIC_ROUTES = (
@@ -238,10 +239,7 @@ _BAD_NUMBERS = ("", "x", "-1", "1,5", ".5", "1.", "NaN", "Infinity", "%2B1", "1%
     ],
 )
 def test_malformed_query_returns_400(anonymous: APIClient, query: str, field: str) -> None:
-    response = anonymous.get(f"{ROUTE}?{query}")
-    assert response.status_code == 400
-    error = response.json()["error"]
-    assert error["metadata"]["error_type"] == "invalid_request"
+    error = assert_refused(anonymous.get(f"{ROUTE}?{query}"), 400, "invalid_request")
     assert set(error["metadata"]["fields"]) == {field}
 
 

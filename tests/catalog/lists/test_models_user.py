@@ -18,6 +18,7 @@ from catalog.lists.listing import CatalogueCache
 from catalog.models import LanguageModel, ModelEndpoint
 from tests.support import catalogue, factories
 from tests.support.catalogue import USER_ROUTE as ROUTE
+from tests.support.endpoints.creating import assert_refused
 from tests.support.factories import Tenant
 
 ids = partial(catalogue.ids, route=ROUTE)
@@ -201,10 +202,7 @@ def test_page_has_the_requested_models_and_the_next_link(
     ],
 )
 def test_malformed_query_returns_400(management: APIClient, query: str, field: str) -> None:
-    response = management.get(f"{ROUTE}?{query}")
-    assert response.status_code == 400
-    error = response.json()["error"]
-    assert error["metadata"]["error_type"] == "invalid_request"
+    error = assert_refused(management.get(f"{ROUTE}?{query}"), 400, "invalid_request")
     assert set(error["metadata"]["fields"]) == {field}
 
 
