@@ -8,7 +8,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -33,7 +33,6 @@ _TOKEN_NANO: Final = 1_000
 _RATE: Final = "0.000001"
 # The simulator counts words: two of the prompt, and four of its answer to them.
 _ANSWER_NANO: Final = 6 * _TOKEN_NANO
-Post = Callable[..., requests.Response]
 
 
 @dataclass
