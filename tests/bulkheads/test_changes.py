@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from catalog.models import ModelEndpoint, PriceVersion
+from catalog.models import ModelEndpoint
 from tests.support import factories
 from tests.support.bulkheads.counters import read_counter
 from tests.support.bulkheads.load import Load, Sent
@@ -23,10 +23,7 @@ def price_of(sent: Sent) -> int:
 
 
 def set_price(endpoint: ModelEndpoint, micro: int) -> None:
-    price = factories.make_price(f"0.{micro:06d}", "0")
-    endpoint.price = PriceVersion.of(subject_id=endpoint.pk, price=price)
-    endpoint.price.save()
-    endpoint.save_fields("price")
+    factories.set_price(endpoint, factories.make_price(f"0.{micro:06d}", "0"))
 
 
 def read_reads(host: str) -> tuple[float, float, float]:

@@ -17,7 +17,7 @@ from django.db import connection, connections
 from accounts.models import ApiKey, Guardrail
 from billing import ledger
 from billing.models import Account
-from catalog.models import ModelEndpoint, PriceVersion
+from catalog.models import ModelEndpoint
 from inference.models import Generation
 from inference.settlement.sweeper import sweep
 from tests.support import factories
@@ -42,11 +42,8 @@ def deadlocks() -> int:
 
 
 def reprice(endpoint: ModelEndpoint, dice: random.Random) -> None:
-    price = factories.make_price(str(Decimal(dice.randrange(1, 9)) / 10**6))
-    version = PriceVersion.of(subject_id=endpoint.pk, price=price)
-    version.save()
-    endpoint.price = version
-    endpoint.save_fields("price")
+    price = str(Decimal(dice.randrange(1, 9)) / 10**6)
+    factories.set_price(endpoint, factories.make_price(price))
 
 
 def test_changes_of_all_kinds_cause_no_deadlock_and_no_error(

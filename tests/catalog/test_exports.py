@@ -160,8 +160,7 @@ def test_export_leaves_out_unlisted_rows(
     for _ in range(2):
         factories.make_endpoint(factories.make_model(), factories.make_provider())
     gone = table._default_manager.earliest("created_at")
-    gone.is_listed = False
-    gone.save_fields("is_listed")
+    factories.change(gone, is_listed=False)
     data, exported = imports.export()
     assert exported == counts
     before = snapshots.everything()

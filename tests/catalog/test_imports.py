@@ -262,8 +262,7 @@ def test_database_refuses_to_change_or_delete_a_price_version(db: None, change: 
 def test_import_lists_an_unlisted_row_again(db: None) -> None:
     load(FILE)
     provider = Provider.objects.get(slug="acme")
-    provider.is_listed = False
-    provider.save_fields("is_listed")
+    factories.change(provider, is_listed=False)
     assert load(FILE).updated == NONE | {"providers": 1}
     provider.refresh_from_db()
     assert provider.is_listed is True

@@ -136,6 +136,22 @@ def make_endpoint(
     return endpoint
 
 
+def set_price(endpoint: ModelEndpoint, price: Price) -> None:
+    """Gives an endpoint another version of its price."""
+    version = PriceVersion.of(subject_id=endpoint.pk, price=price)
+    version.save()
+    # Callers in several threads share the endpoint: it never has a price that is not stored.
+    endpoint.price = version
+    endpoint.save_fields("price")
+
+
+def change(row: Any, **fields: Any) -> None:
+    """Saves these fields of a row alone."""
+    for name, value in fields.items():
+        setattr(row, name, value)
+    row.save_fields(*fields)
+
+
 def make_credential(
     tenant: Tenant, provider: Provider, secret: str = "test-credential-0123456789", **fields: Any
 ) -> ByokCredential:

@@ -172,8 +172,7 @@ def test_an_endpoint_is_sent_a_test_request(operator: Client, ollama: Server) ->
         "for this alone."
     )
     assert ollama.connections == 0
-    provider.allowed_networks = ["127.0.0.1/32"]
-    provider.save_fields("allowed_networks")
+    factories.change(provider, allowed_networks=["127.0.0.1/32"])
     [said] = ask(operator, chat)
     assert re.fullmatch(r"llama3\.2:3b answered in [0-9]+ ms: White\.", said)
     assert ask(operator, speech) == ["There is no test request for this kind of model."]

@@ -22,7 +22,7 @@ from accounts.models import (
     policy_of,
 )
 from accounts.policy import Family, Policy
-from catalog.models import ModelEndpoint, PriceVersion
+from catalog.models import ModelEndpoint
 from catalog.visibility import EndpointFacts, exclusions
 from endpoints.models import PrivateEndpoint
 from tests.support import factories
@@ -48,8 +48,7 @@ def test_organization_workspace_member_and_key_policies_narrow_the_list(
         )
     assert ids(management, route=USER_ROUTE) == ["acme/a", "acme/b", "acme/c", "acme/d", "acme/e"]
     organization, workspace = tenant.organization, tenant.workspace
-    organization.ignored_providers = ["at-a"]
-    organization.save_fields("ignored_providers")
+    factories.change(organization, ignored_providers=["at-a"])
     assert ids(management, route=USER_ROUTE) == ["acme/b", "acme/c", "acme/d", "acme/e"]
     Guardrail.objects.create(
         pk=workspace.default_guardrail_id,
@@ -101,11 +100,9 @@ def test_policy_checks_the_declarations_of_a_private_endpoint(
 ) -> None:
     guardrail = govern(tenant, enable_paid_model_training=False)
     assert ids(management, route=USER_ROUTE) == ["acme/own"]
-    guardrail.enforce_zdr_other = True
-    guardrail.save_fields("enforce_zdr_other")
+    factories.change(guardrail, enforce_zdr_other=True)
     assert ids(management, route=USER_ROUTE) == []
-    private.declared_zdr = True
-    private.save_fields("declared_zdr")
+    factories.change(private, declared_zdr=True)
     assert ids(management, route=USER_ROUTE) == ["acme/own"]
 
 
@@ -119,29 +116,22 @@ def test_a_change_is_visible_on_the_next_request(
     assert ids(management, route=USER_ROUTE) == ["acme/one"]
     second = factories.make_endpoint(factories.make_model("acme/two"), first.provider)
     assert ids(management, route=USER_ROUTE) == ["acme/one", "acme/two"]
-    first.model.name = "Renamed"
-    first.model.save_fields("name")
+    factories.change(first.model, name="Renamed")
     assert management.get(USER_ROUTE).json()["data"][0]["name"] == "Renamed"
-    second.price = PriceVersion.of(subject_id=second.pk, price=factories.make_price("7", "8"))
-    second.price.save()
-    second.save_fields("price")
+    factories.set_price(second, factories.make_price("7", "8"))
     assert management.get(USER_ROUTE).json()["data"][1]["pricing"]["completion"] == "8"
     guardrail = govern(tenant, ignored_models=["acme/two"])
     assert ids(management, route=USER_ROUTE) == ["acme/one"]
-    guardrail.ignored_models = ["acme/one"]
-    guardrail.save_fields("ignored_models")
+    factories.change(guardrail, ignored_models=["acme/one"])
     assert ids(management, route=USER_ROUTE) == ["acme/two"]
     organization = tenant.organization
-    organization.forbids_training = True
-    organization.save_fields("forbids_training")
+    factories.change(organization, forbids_training=True)
     assert ids(management, route=USER_ROUTE) == ["acme/two"]
-    first.provider.trains_on_prompts = True
-    first.provider.save_fields("trains_on_prompts")
+    factories.change(first.provider, trains_on_prompts=True)
     assert ids(management, route=USER_ROUTE) == []
     public = [row["id"] for row in anonymous.get("/api/v1/models").json()["data"]]
     assert public == ["acme/one", "acme/two"]
-    second.is_listed = False
-    second.save_fields("is_listed")
+    factories.change(second, is_listed=False)
     public = [row["id"] for row in anonymous.get("/api/v1/models").json()["data"]]
     assert public == ["acme/one"]
 

@@ -293,8 +293,7 @@ def test_a_filter_by_provider_finds_what_can_be_called_there(anonymous: APIClien
 def test_a_name_is_listed_only_for_the_model_that_it_means(site: Site) -> None:
     paid, bare = publish(site, "falcon-1", has_credential=True), publish(site, "falcon-2")
     newest = bare.endpoints.get().model
-    newest.created += 1
-    newest.save_fields("created")
+    factories.change(newest, created=newest.created + 1)
     name = "~acme/falcon-latest"
     assert listed(site, None) == {"acme/falcon-1"}
     refused = site.post({**site.chat_body(), "model": name})

@@ -93,8 +93,7 @@ def test_public_lists_leave_out_unlisted_rows(anonymous: APIClient) -> None:
     for name in ("model", "provider", "endpoint"):
         endpoint = publish(f"acme/{name}", endpoint_zdr=True)
         row = {"model": endpoint.model, "provider": endpoint.provider, "endpoint": endpoint}[name]
-        row.is_listed = False
-        row.save_fields("is_listed")
+        factories.change(row, is_listed=False)
     assert ids(anonymous) == []
     assert anonymous.get("/api/v1/endpoints/zdr").json() == {"data": []}
     assert len(anonymous.get("/api/v1/providers").json()["data"]) == 2
@@ -420,10 +419,7 @@ def test_list_without_a_key_runs_one_query(anonymous: APIClient, falcon: ModelEn
 def _filter(tenant: Tenant, **fields: Any) -> None:
     """Limits the public list to models that the organization's keys may use."""
     organization = tenant.organization
-    organization.is_filtered_model_catalog_enabled = True
-    for name, value in fields.items():
-        setattr(organization, name, value)
-    organization.save_fields("is_filtered_model_catalog_enabled", *fields)
+    factories.change(organization, is_filtered_model_catalog_enabled=True, **fields)
 
 
 def test_filtered_catalogue_shows_the_models_that_the_key_may_use(
@@ -433,8 +429,7 @@ def test_filtered_catalogue_shows_the_models_that_the_key_may_use(
     gone = publish("acme/forbidden", created=20)
     publish_privately(tenant, "acme/own", created=10)
     every, usable = ["acme/allowed", "acme/forbidden"], ["acme/allowed", "acme/own"]
-    tenant.organization.ignored_providers = [gone.provider.slug]
-    tenant.organization.save_fields("ignored_providers")
+    factories.change(tenant.organization, ignored_providers=[gone.provider.slug])
     # Without the setting, the policy filters only /models/user.
     assert ids(management) == ids(inference) == every
     assert ids(management, route=USER_ROUTE) == usable
@@ -451,8 +446,7 @@ def test_filtered_catalogue_supports_filters_sort_and_pages(
     publish("acme/a", "0.000001", created=30, endpoint_region="europe")
     publish("acme/b", "0.000003", created=20, endpoint_region="europe")
     own = publish_privately(tenant, "acme/c", created=10)
-    own.declared_region, own.declared_zdr = "europe", True
-    own.save_fields("declared_region", "declared_zdr")
+    factories.change(own, declared_region="europe", declared_zdr=True)
     _filter(tenant)
     assert ids(inference, "?region=eu") == ["acme/a", "acme/b", "acme/c"]
     assert ids(inference, "?region=us") == []

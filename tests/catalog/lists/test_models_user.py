@@ -246,8 +246,7 @@ def test_unlisted_rows_are_not_shown(management: APIClient, gone: str) -> None:
     endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
     assert len(ids(management)) == 1
     row = {"model": endpoint.model, "provider": endpoint.provider, "endpoint": endpoint}[gone]
-    row.is_listed = False
-    row.save_fields("is_listed")
+    factories.change(row, is_listed=False)
     assert ids(management) == []
 
 

@@ -198,8 +198,7 @@ def test_a_guardrail_limits_the_hosts_of_a_key(
     for client in (management, inference):
         assert {client.get(MODELS, HTTP_HOST=host).status_code for host in asked} == {200}
     organization = tenant.organization
-    organization.is_filtered_model_catalog_enabled = True
-    organization.save_fields("is_filtered_model_catalog_enabled")
+    factories.change(organization, is_filtered_model_catalog_enabled=True)
     for client in (management, inference):
         filtered = {host: client.get(MODELS, HTTP_HOST=host).status_code for host in asked}
         assert filtered == statuses
@@ -223,8 +222,7 @@ def test_refusal_names_the_allowed_regions(management: APIClient, tenant: Tenant
             }
         },
     )
-    guardrail.allowed_data_regions = None
-    guardrail.save_fields("allowed_data_regions")
+    factories.change(guardrail, allowed_data_regions=None)
     assert management.get(USER, HTTP_HOST=PLAIN).status_code == 200
 
 

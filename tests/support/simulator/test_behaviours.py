@@ -15,15 +15,7 @@ from config.local.certificates import Certificates
 from tests.support.simulator import behaviours
 from tests.support.simulator.behaviours import BEHAVIOURS
 from tests.support.simulator.server import Simulator
-from tests.support.upstreams.simulated import (
-    CHAT,
-    Answer,
-    ask,
-    asking,
-    connect,
-    receive,
-    request_bytes,
-)
+from tests.support.upstreams.simulated import CHAT, Answer, ask, asking, request_bytes, send
 
 COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 
@@ -75,11 +67,7 @@ def test_echo_stops_at_the_limit(simulator: Simulator, name: str) -> None:
 def test_echo_streams_words(simulator: Simulator) -> None:
     answer = ask(simulator, "sim-echo", stream=True)
     assert answer.headers["content-type"] == "text/event-stream"
-    assert answer.deltas == [
-        {"role": "assistant", "content": ""},
-        *({"content": word} for word in ("You", " said:", " say", " it")),
-        {},
-    ]
+    assert answer.deltas == _ECHO
     assert answer.events[-1] == "[DONE]"
     assert [event["choices"][0]["finish_reason"] for event in answer.events[:-1]] == [
         *[None] * 5, "stop",
@@ -102,10 +90,8 @@ def test_echo_streams_usage_when_asked(simulator: Simulator) -> None:
 
 def test_completions_answer_a_prompt(simulator: Simulator) -> None:
     for stream in (False, True):
-        with connect(simulator) as sock:
-            body = {"model": "m", "prompt": "say it", "stream": stream}
-            sock.sendall(request_bytes(body, "/v1/completions"))
-            answer = receive(sock)
+        body = {"model": "m", "prompt": "say it", "stream": stream}
+        answer = send(simulator, request_bytes(body, "/v1/completions"))
         if stream:
             texts = [event["choices"][0]["text"] for event in answer.events[:-1]]
             assert texts == ["You", " said:", " say", " it", ""]
@@ -119,11 +105,8 @@ def test_completions_answer_a_prompt(simulator: Simulator) -> None:
 def test_embeddings_are_deterministic_in_both_encodings(simulator: Simulator) -> None:
     found = []
     for encoding in ("float", "base64"):
-        with connect(simulator) as sock:
-            body = {"model": "m", "input": ["a b", "c"], "dimensions": 3}
-            body["encoding_format"] = encoding
-            sock.sendall(request_bytes(body, "/v1/embeddings"))
-            found.append(receive(sock).json)
+        body = {"model": "m", "input": ["a b", "c"], "dimensions": 3, "encoding_format": encoding}
+        found.append(send(simulator, request_bytes(body, "/v1/embeddings")).json)
     assert found[0]["usage"] == {"prompt_tokens": 3, "total_tokens": 3}
     assert [item["index"] for item in found[0]["data"]] == [0, 1]
     floats, packed = ([item["embedding"] for item in answer["data"]] for answer in found)
@@ -133,9 +116,7 @@ def test_embeddings_are_deterministic_in_both_encodings(simulator: Simulator) ->
 
 
 def test_models_lists_the_behaviours(simulator: Simulator) -> None:
-    with connect(simulator) as sock:
-        sock.sendall(request_bytes({}, "/v1/models", method="GET"))
-        answer = receive(sock)
+    answer = send(simulator, request_bytes({}, "/v1/models", method="GET"))
     assert [item["id"] for item in answer.json["data"]] == list(BEHAVIOURS)
 
 
@@ -155,9 +136,7 @@ def test_models_lists_the_behaviours(simulator: Simulator) -> None:
 def test_refusals_have_the_shape_of_openai_errors(
     simulator: Simulator, key: str, path: str, body: Any, status: int
 ) -> None:
-    with connect(simulator) as sock:
-        sock.sendall(request_bytes(body, path, key))
-        answer = receive(sock)
+    answer = send(simulator, request_bytes(body, path, key))
     assert answer.status == status
     assert list(answer.json["error"]) == ["message", "type", "param", "code"]
 
@@ -168,9 +147,8 @@ def test_keys_and_the_status_of_the_model_list_can_be_set(certificates: Certific
     with server.run_in_thread():
         for key in ("bad-but-mine", "key"):
             for method, path in (("GET", "/v1/models"), ("POST", CHAT)):
-                with connect(server) as sock:
-                    sock.sendall(request_bytes(asking("m"), path, key, method))
-                    statuses[key, method] = receive(sock).status
+                request = request_bytes(asking("m"), path, key, method)
+                statuses[key, method] = send(server, request).status
     assert statuses == {
         ("bad-but-mine", "GET"): 503,
         ("bad-but-mine", "POST"): 200,
@@ -196,11 +174,10 @@ def error_is(status: int, **members: Any) -> Check:
 
 def streams_like_echo(reshape: Callable[[bytes], bytes]) -> Check:
     """Returns a check that a stream equals the ordinary one after ``reshape``."""
-    words = [event["choices"][0]["delta"] for event in _ECHO[:-1]]
 
     def check(answer: Answer) -> bool:
         body = reshape(answer.body)
-        return ok(lambda a: a.deltas == words and a.events[-1] == "[DONE]")(
+        return ok(lambda a: a.deltas == _ECHO and a.events[-1] == "[DONE]")(
             Answer(b"", answer.ending, answer.status, answer.headers, body, answer.complete)
         )
 
@@ -208,13 +185,10 @@ def streams_like_echo(reshape: Callable[[bytes], bytes]) -> Check:
 
 
 _ECHO: list[Any] = [
-    {"choices": [{"delta": delta}]}
-    for delta in (
-        {"role": "assistant", "content": ""},
-        *({"content": word} for word in ("You", " said:", " say", " it")),
-        {},
-    )
-] + ["[DONE]"]
+    {"role": "assistant", "content": ""},
+    *({"content": word} for word in ("You", " said:", " say", " it")),
+    {},
+]
 
 TOOL = {"id": "call_0", "type": "function"}
 ARGUMENTS = json.dumps({"city": "Zürich", "number": 0})

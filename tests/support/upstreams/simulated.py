@@ -97,6 +97,12 @@ def receive(sock: ssl.SSLSocket, enough: int = 1 << 30) -> Answer:
     return answer
 
 
+def send(server: Simulator, data: bytes) -> Answer:
+    with connect(server) as sock:
+        sock.sendall(data)
+        return receive(sock)
+
+
 def ask(
     server: Simulator, model: str, *, stream: bool = False, timeout: float = 5, **more: Any
 ) -> Answer:
