@@ -31,6 +31,13 @@ def make_guardrail(workspace: Workspace, **fields: Any) -> Guardrail:
     return Guardrail.objects.create_guardrail(workspace=workspace, **{"name": "Strict", **fields})
 
 
+def filter_secret(workspace: Workspace, action: str) -> None:
+    """Lets the default guardrail of a workspace redact or block what says SECRET."""
+    Guardrail.objects.edit_workspace_default(
+        workspace, content_filters=[{"pattern": "SECRET", "action": action, "label": "[S]"}]
+    )
+
+
 def make_preset(
     workspace: Workspace, slug: str = "support", system: str | None = None, **config: Any
 ) -> Preset:

@@ -7,20 +7,20 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 from urllib.parse import unquote
 
-import anthropic
 import pytest
-import requests
 
-from accounts.models import Guardrail
 from catalog.capabilities import NativeFormat
 from catalog.models import LanguageModel
 from config.credentials import Secret
 from inference.models import Generation
 from tests.support import factories
 from tests.support.database.snapshots import everything
-from tests.support.inference.messages import asked, events_of
+from tests.support.factories import Tenant
+from tests.support.governance import filter_secret
+from tests.support.inference.messages import answered, asked, events_of, refusal, send
 from tests.support.inference.prices import read_pricing
-from tests.support.inference.site import Site
+from tests.support.inference.sdks import anthropic_client
+from tests.support.inference.site import MESSAGES, Site
 from tests.support.simulator.protocol import Request, Signal, error_reply, http_response
 from tests.support.upstreams import clouds as cloud
 from tests.support.upstreams.clouds import Clouds, exception, frame, invoke_stream, stream_head
@@ -29,6 +29,7 @@ from tests.support.upstreams.recorded import (
     BETAS,
     BLOCKS,
     ENDED,
+    FOUND_SECRET,
     MESSAGE,
     RATES,
     STARTED,
@@ -36,7 +37,6 @@ from tests.support.upstreams.recorded import (
 )
 from tests.support.upstreams.recorded import COST as COST_WITH_SEARCHES
 
-PATH: Final = "/api/v1/messages"
 MODEL: Final = "us.anthropic.claude-opus-4-8-v1:0"
 LOGINS: Final = {
     "signed": cloud.bedrock(),
@@ -67,17 +67,18 @@ def bedrock(site: Site, clouds: Any) -> Clouds:
 
 def publish(site: Site, members: dict[str, Any]) -> None:
     LanguageModel.objects.filter(pk=site.model.pk).update(native_format=NativeFormat.ANTHROPIC)
-    provider = factories.make_provider("cloud", name="Cloud", dialect="bedrock", base_url=None)
-    provider.set_credential(Secret(json.dumps(members)))
+    secret = Secret(json.dumps(members))
+    provider = factories.make_provider(
+        "cloud", name="Cloud", dialect="bedrock", base_url=None, secret=secret
+    )
     rates = {name: rate for name, rate in RATES.items() if name != "web_search"}
     site.publish(MODEL, provider=provider, price=read_pricing(rates))
 
 
-def send(
-    site: Site, body: dict[str, Any], *, key: str | None = None, **headers: str
-) -> requests.Response:
-    sent = {name.replace("_", "-"): text for name, text in headers.items()}
-    return site.post(body, path=PATH, key=key, headers=sent)
+def own_credential(site: Site, owner: Tenant, **members: Any) -> None:
+    """Gives an organization an account of its own at the provider."""
+    provider = site.model.endpoints.get().provider
+    factories.make_credential(owner, provider, json.dumps(members or cloud.bedrock_key()))
 
 
 def received(bedrock: Clouds) -> dict[str, Any]:
@@ -93,8 +94,7 @@ def test_the_body_of_an_agent_arrives_by_invoke_model(
     site: Site, clouds: Any, login: str, stream: bool
 ) -> None:
     publish(site, LOGINS[login])
-    answer = send(site, {**AGENT, "stream": stream}, anthropic_beta=BETAS)
-    assert answer.status_code == 200, answer.text
+    answer = answered(site, {**AGENT, "stream": stream}, anthropic_beta=BETAS)
     assert "You said: Hi" in answer.text
     assert "X-Left-Out" not in answer.headers
     [request] = clouds.requests
@@ -121,8 +121,7 @@ def test_the_body_of_an_agent_arrives_by_invoke_model(
 
 
 def test_a_field_without_its_beta_is_left_out_and_named(site: Site, bedrock: Clouds) -> None:
-    answer = send(site, {**AGENT, "diagnostics": {"previous_message_id": "m"}, "stream": False})
-    assert answer.status_code == 200, answer.text
+    answer = answered(site, {**AGENT, "diagnostics": {"previous_message_id": "m"}, "stream": False})
     assert answer.headers["X-Left-Out"] == "context_management, diagnostics"
     body = received(bedrock)
     assert {"context_management", "diagnostics"}.isdisjoint(body)
@@ -133,7 +132,7 @@ def test_without_betas_there_is_no_list_of_them(site: Site, bedrock: Clouds) -> 
     betas = "claude-code-20250219, prompt-caching-scope-2026-01-05,,of-next-year-2027-01-01"
     mark = {"type": "ephemeral", "ttl": "5m", "scope": "global"}
     body = asked([{"type": "text", "text": "Hi", "cache_control": mark}], cache_control=mark)
-    assert (answer := send(site, body, anthropic_beta=betas)).status_code == 200, answer.text
+    answered(site, body, anthropic_beta=betas)
     arrived = received(bedrock)
     assert arrived.keys() == {"anthropic_version", "messages", "max_tokens"} | (
         {"metadata"} & arrived.keys()
@@ -162,11 +161,8 @@ def test_a_tool_brings_its_beta(
     site: Site, bedrock: Clouds, tool: dict[str, Any], beta: str | None
 ) -> None:
     # A tool that runs elsewhere than at the caller may cost extra, except by an own credential.
-    factories.make_credential(
-        site.tenant, site.model.endpoints.get().provider, json.dumps(cloud.bedrock_key())
-    )
-    answer = send(site, asked([{"type": "text", "text": "Hi"}], tools=[tool]))
-    assert answer.status_code == 200, answer.text
+    own_credential(site, site.tenant)
+    answered(site, asked([{"type": "text", "text": "Hi"}], tools=[tool]))
     body = received(bedrock)
     assert body["tools"] == [tool]
     assert body.get("anthropic_beta") == (None if beta is None else [beta])
@@ -179,7 +175,7 @@ def test_a_name_for_a_million_tokens_asks_for_the_beta(
 ) -> None:
     text = [{"type": "text", "text": "Hi"}]
     body = {**asked(text, stream=stream), "model": name}
-    assert (answer := send(site, body)).status_code == 200, answer.text
+    answered(site, body)
     assert received(bedrock)["anthropic_beta"] == ["context-1m-2025-08-07"]
 
 
@@ -197,9 +193,7 @@ def test_what_bedrock_does_not_know_is_refused_by_name(
     site: Site, bedrock: Clouds, fields: dict[str, Any]
 ) -> None:
     before = everything()
-    refused = send(site, asked(**fields))
-    assert refused.status_code == 400, refused.text
-    error = refused.json()["error"]
+    error = refusal(site, asked(**fields))
     assert error["type"] == "invalid_request_error"
     [excluded] = error["details"]["excluded"]
     assert "native_format" in excluded["excluded_by"]
@@ -208,15 +202,12 @@ def test_what_bedrock_does_not_know_is_refused_by_name(
 
 @pytest.mark.parametrize("kind", ["url", "file"])
 def test_media_outside_the_request_go_nowhere(site: Site, bedrock: Clouds, kind: str) -> None:
-    factories.make_credential(
-        site.tenant, site.model.endpoints.get().provider, json.dumps(cloud.bedrock_key())
-    )
+    own_credential(site, site.tenant)
     source = {"type": kind, kind if kind == "url" else "file_id": "https://x.example/a.png"}
     image = {"type": "image", "source": source}
     result = {"type": "tool_result", "tool_use_id": "t", "content": [image]}
     for block in (image, result):
-        refused = send(site, asked([block]))
-        assert refused.status_code == 400, refused.text
+        refusal(site, asked([block]))
     assert bedrock.requests == []
 
 
@@ -230,8 +221,7 @@ def test_a_whole_answer_passes_and_its_writes_are_billed_by_lifetime(
     site: Site, bedrock: Clouds
 ) -> None:
     bedrock.script = (http_response(200, json.dumps(WHOLE).encode()),)
-    answer = send(site, asked(LONG))
-    assert answer.status_code == 200, answer.text
+    answer = answered(site, asked(LONG))
     row = site.settled()
     body = answer.json()
     usage = body.pop("usage")
@@ -248,8 +238,7 @@ def test_a_whole_answer_passes_and_its_writes_are_billed_by_lifetime(
 
 def test_a_stream_passes_and_its_writes_are_billed_by_lifetime(site: Site, bedrock: Clouds) -> None:
     streamed(bedrock, invoke_stream(*STREAM))
-    answer = send(site, asked(LONG, stream=True))
-    assert answer.status_code == 200, answer.text
+    answer = answered(site, asked(LONG, stream=True))
     row = site.settled()
     found = events_of(answer.content)
     assert found[0]["message"]["id"] == row.id
@@ -313,9 +302,7 @@ def test_a_fault_before_any_output_is_a_status_and_free(
 ) -> None:
     make, status, message = FAULTS[fault]
     streamed(bedrock, make())
-    answer = send(site, asked(stream=True))
-    assert answer.status_code == status, answer.text
-    assert message in answer.json()["error"]["message"]
+    assert message in refusal(site, asked(stream=True), status)["message"]
     row = site.settled()
     assert (row.status, row.cost_nano) == ("failed", 0)
 
@@ -323,8 +310,7 @@ def test_a_fault_before_any_output_is_a_status_and_free(
 def test_another_provider_answers_after_an_exception(site: Site, bedrock: Clouds) -> None:
     site.publish(price=factories.make_price("0.1", "0.1"))
     streamed(bedrock, exception("throttlingException", "Slow down."))
-    answer = send(site, asked("one two", stream=True))
-    assert answer.status_code == 200, answer.text
+    answer = answered(site, asked("one two", stream=True))
     assert events_of(answer.content)[0]["message"]["provider"] == "Acme AI"
     assert [attempt["status"] for attempt in site.settled().attempts] == [429, 200]
 
@@ -335,11 +321,7 @@ def test_a_fault_after_output_is_an_error_event_and_charged(
 ) -> None:
     make, _, message = FAULTS[fault]
     streamed(bedrock, invoke_stream(BEGUN, *BLOCKS[:3]), Signal.GATE, make())
-    url, key = f"{site.server}{PATH}", site.tenant.api_key
-    headers = {"Authorization": f"Bearer {key}"}
-    with requests.post(
-        url, json=asked(stream=True), headers=headers, timeout=60, stream=True
-    ) as answer:
+    with site.post(asked(stream=True), path=MESSAGES, stream=True) as answer:
         assert answer.status_code == 200, answer.text
         pieces = answer.iter_content(None)
         first = next(pieces)
@@ -357,19 +339,15 @@ def test_an_error_of_bedrock_keeps_its_words(site: Site, bedrock: Clouds) -> Non
     words = f"Malformed input request ({cloud.BEDROCK_KEY})."
     body = json.dumps({"message": words}).encode()
     bedrock.script = (http_response(400, body),)
-    refused = send(site, asked())
-    assert refused.status_code == 400, refused.text
-    message = refused.json()["error"]["message"]
+    message = refusal(site, asked())["message"]
     assert message == words.replace(cloud.BEDROCK_KEY, "********")
 
 
 def test_two_tenants_have_two_users_and_each_its_own_account(site: Site, bedrock: Clouds) -> None:
     other = factories.make_tenant("Other")
-    provider = site.model.endpoints.get().provider
-    factories.make_credential(other, provider, json.dumps(cloud.bedrock()))
+    own_credential(site, other, **cloud.bedrock())
     for key in (site.tenant.api_key, other.api_key):
-        answer = send(site, {**AGENT, "stream": False}, key=key, anthropic_beta=BETAS)
-        assert answer.status_code == 200, answer.text
+        answered(site, {**AGENT, "stream": False}, key=key, anthropic_beta=BETAS)
     first, second = bedrock.requests
     assert login_of(first).startswith("Bearer ")
     assert login_of(second).startswith("AWS4-HMAC-SHA256 ")
@@ -383,20 +361,9 @@ def login_of(request: Request) -> str:
 
 
 def test_what_a_filter_redacts_is_redacted_here_too(site: Site, bedrock: Clouds) -> None:
-    Guardrail.objects.edit_workspace_default(
-        site.tenant.workspace,
-        content_filters=[{"pattern": "SECRET", "action": "redact", "label": "[S]"}],
-    )
-    block = {
-        "type": "search_result",
-        "source": "https://pages.example",
-        "title": "about SECRET",
-        "content": [{"type": "text", "text": "the SECRET"}],
-        "citations": {"enabled": True},
-    }
-    said = [block, {"type": "text", "text": "SECRET"}]
-    answer = send(site, asked(said, system="keep SECRET"))
-    assert answer.status_code == 200, answer.text
+    filter_secret(site.tenant.workspace, "redact")
+    said = [FOUND_SECRET, {"type": "text", "text": "SECRET"}]
+    answered(site, asked(said, system="keep SECRET"))
     body = received(bedrock)
     assert "SECRET" not in json.dumps(body)
     assert body["messages"][0]["content"][0]["title"] == "about [S]"
@@ -410,9 +377,6 @@ def test_a_refused_login_is_the_operators_problem(site: Site, bedrock: Clouds) -
 
 
 def test_the_sdk_of_anthropic_reads_both_kinds_of_answers(site: Site, bedrock: Clouds) -> None:
-    client = anthropic.Anthropic(
-        base_url=f"{site.server}/api", api_key=site.tenant.api_key, max_retries=0, timeout=30
-    )
     question: Any = [{"role": "user", "content": LONG}]
     asked_for: Any = {
         "model": site.model.slug,
@@ -421,7 +385,7 @@ def test_the_sdk_of_anthropic_reads_both_kinds_of_answers(site: Site, bedrock: C
         "betas": ["context-management-2025-06-27"],
         "context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]},
     }
-    with client:
+    with anthropic_client(site, timeout=30) as client:
         bedrock.script = (http_response(200, json.dumps(WHOLE).encode()),)
         message = client.beta.messages.create(**asked_for)
         assert message.content[-1].to_dict() == MESSAGE["content"][-1]

@@ -6,18 +6,17 @@ import json
 from typing import Any, Final
 
 import pytest
-import requests
 
-from accounts.models import Guardrail
 from catalog.pricing import Price
-from config.credentials import Secret
 from inference.models import Generation
 from inference.requests.messages.native import parse_message
 from tests.support import factories
 from tests.support.database.snapshots import everything
-from tests.support.inference.messages import asked, events_of
+from tests.support.governance import filter_secret
+from tests.support.inference.messages import answered, asked, events_of, refusal, send
 from tests.support.inference.prices import read_pricing
-from tests.support.inference.site import OPERATOR_SECRET, Site
+from tests.support.inference.servers import make_maker
+from tests.support.inference.site import MESSAGES, OPERATOR_SECRET, Site
 from tests.support.upstreams.recorded import (
     AGENT,
     BETAS,
@@ -25,6 +24,7 @@ from tests.support.upstreams.recorded import (
     COST,
     ENDED,
     EVENTS,
+    FOUND_SECRET,
     MESSAGE,
     RATES,
     STARTED,
@@ -32,25 +32,20 @@ from tests.support.upstreams.recorded import (
 )
 from tests.support.upstreams.speaking import Upstream
 
-PATH: Final = "/api/v1/messages"
 SEARCH: Final = {"type": "web_search_20250305", "name": "web_search", "max_uses": 3}
 
 
-def publish(site: Site, maker: Upstream, price: Price | None = None, **fields: Any) -> None:
+def publish(site: Site, maker: Upstream, price: Price | None = None) -> None:
     """Publishes the model at the maker with the operator's credential."""
-    provider = factories.make_provider(
-        "maker", name="Maker", dialect="anthropic", base_url=maker.base_url
-    )
-    provider.set_credential(Secret(OPERATOR_SECRET))
-    price = read_pricing(RATES) if price is None else price
-    site.publish("claude-opus-5", provider=provider, price=price, **fields)
+    price = price or read_pricing(RATES)
+    site.publish("claude-opus-5", provider=make_maker(maker), price=price)
 
 
-def send(
-    site: Site, body: dict[str, Any], *, key: str | None = None, **headers: str
-) -> requests.Response:
-    sent = {name.replace("_", "-"): text for name, text in headers.items()}
-    return site.post(body, path=PATH, key=key, headers=sent)
+@pytest.fixture
+def claude(site: Site, maker: Upstream) -> Upstream:
+    """The maker, at which the model is published."""
+    publish(site, maker)
+    return maker
 
 
 def raw_members(body: bytes) -> dict[str, str]:
@@ -71,30 +66,28 @@ def raw_members(body: bytes) -> dict[str, str]:
     return found
 
 
-def test_the_body_of_an_agent_arrives_as_it_was_sent(site: Site, maker: Upstream) -> None:
-    publish(site, maker)
+def test_the_body_of_an_agent_arrives_as_it_was_sent(site: Site, claude: Upstream) -> None:
     raw = json.dumps(AGENT, ensure_ascii=False, separators=(", ", " : ")).encode()
-    answer = requests.post(
-        f"{site.server}{PATH}?beta=true",
+    answer = site.post(
+        None,
+        path=f"{MESSAGES}?beta=true",
         data=raw,
         headers={
-            "Authorization": f"Bearer {site.tenant.api_key}",
             "Content-Type": "application/json",
             "anthropic-version": "2026-10-21",
             "anthropic-beta": BETAS,
             "anthropic-workspace-id": "wrkspc_1",
         },
-        timeout=60,
     )
     assert answer.status_code == 200, answer.text
-    assert maker.server is not None
-    [(head, body)] = maker.server.requests
+    assert claude.server is not None
+    [(head, body)] = claude.server.requests
     given, arrived = raw_members(raw), raw_members(body)
     assert list(arrived) == list(given)
     changed = {name for name in given if given[name] != arrived[name]}
     assert changed == {"model", "metadata"}
     assert arrived["model"] == '"claude-opus-5"'
-    path, headers = maker.requested(head)
+    path, headers = claude.requested(head)
     assert path == "/v1/messages"
     assert (headers["anthropic-version"], headers["anthropic-beta"]) == ("2026-10-21", BETAS)
     # The account of whoever pays is not the caller's to choose.
@@ -105,29 +98,25 @@ def test_the_body_of_an_agent_arrives_as_it_was_sent(site: Site, maker: Upstream
     assert "device_id" not in user
 
 
-def test_a_field_without_a_value_is_not_sent(site: Site, maker: Upstream) -> None:
-    publish(site, maker)
+def test_a_field_without_a_value_is_not_sent(site: Site, claude: Upstream) -> None:
     body = asked(system=None, tools=None, thinking=None, temperature=None, stop_sequences=[])
     assert send(site, body).status_code == 200
-    [(_, _, sent)] = maker.seen()
+    [(_, _, sent)] = claude.seen()
     assert {name for name, value in sent.items() if value is None} == set()
     assert sent["stop_sequences"] == []
 
 
-def test_two_tenants_have_two_users_and_one_body(site: Site, maker: Upstream) -> None:
-    publish(site, maker)
+def test_two_tenants_have_two_users_and_one_body(site: Site, claude: Upstream) -> None:
     other = factories.make_tenant("Other")
     for key in (site.tenant.api_key, other.api_key):
         assert send(site, AGENT, key=key).status_code == 200
-    (_, _, first), (_, _, second) = maker.seen()
+    (_, _, first), (_, _, second) = claude.seen()
     assert first.pop("metadata") != second.pop("metadata")
     assert first == second
 
 
-def test_the_answer_passes_with_our_id_model_and_cost(site: Site, maker: Upstream) -> None:
-    publish(site, maker)
-    answer = send(site, asked(tools=[SEARCH]))
-    assert answer.status_code == 200, answer.text
+def test_the_answer_passes_with_our_id_model_and_cost(site: Site, claude: Upstream) -> None:
+    answer = answered(site, asked(tools=[SEARCH]))
     row = site.settled()
     body = answer.json()
     usage = body["usage"]
@@ -148,13 +137,11 @@ def test_the_answer_passes_with_our_id_model_and_cost(site: Site, maker: Upstrea
     assert (row.prompt_tokens, row.completion_tokens, row.cached_tokens) == (150, 40, 20)
     assert (row.finish_reason, row.native_finish_reason) == ("stop", "pause_turn")
     assert (row.upstream_id, row.upstream_model) == ("msg_1", "claude-opus-5")
-    assert maker.seen()[0][2]["tools"] == [SEARCH]
+    assert claude.seen()[0][2]["tools"] == [SEARCH]
 
 
-def test_the_events_pass_with_our_id_model_and_cost(site: Site, maker: Upstream) -> None:
-    publish(site, maker)
-    answer = send(site, asked(tools=[SEARCH], stream=True))
-    assert answer.status_code == 200, answer.text
+def test_the_events_pass_with_our_id_model_and_cost(site: Site, claude: Upstream) -> None:
+    answer = answered(site, asked(tools=[SEARCH], stream=True))
     row = site.settled()
     events = events_of(answer.content)
     started, ended = events[0], events[-2]
@@ -208,25 +195,22 @@ def test_the_events_pass_with_our_id_model_and_cost(site: Site, maker: Upstream)
     ],
 )
 def test_what_has_no_rate_is_refused_by_name_where_credits_pay(
-    site: Site, maker: Upstream, fields: dict[str, Any], name: str
+    site: Site, claude: Upstream, fields: dict[str, Any], name: str
 ) -> None:
-    publish(site, maker)
     before = everything()
-    refused = send(site, asked(**fields))
-    assert refused.status_code == 400, refused.text
-    error = refused.json()["error"]
+    error = refusal(site, asked(**fields))
     assert error["type"] == "invalid_request_error"
     assert error["message"] == (
         f"{name}: no endpoint of 'acme/falcon' can do it at a known price. Leave it out, or use a "
         "credential of your own."
     )
     assert everything() == before
-    assert maker.seen() == []
+    assert claude.seen() == []
     # Whoever pays the provider decides.
     provider = site.model.endpoints.get().provider
     factories.make_credential(site.tenant, provider)
     assert send(site, asked(**fields)).status_code == 200
-    [(_, _, body)] = maker.seen()
+    [(_, _, body)] = claude.seen()
     assert {member: body[member] for member in fields} == fields
 
 
@@ -249,11 +233,10 @@ def test_what_has_no_rate_is_refused_by_name_where_credits_pay(
     ids=str,
 )
 def test_what_costs_its_tokens_alone_passes(
-    site: Site, maker: Upstream, fields: dict[str, Any]
+    site: Site, claude: Upstream, fields: dict[str, Any]
 ) -> None:
-    publish(site, maker)
-    assert (answer := send(site, asked(**fields))).status_code == 200, answer.text
-    [(_, _, body)] = maker.seen()
+    answered(site, asked(**fields))
+    [(_, _, body)] = claude.seen()
     asked_for = {name: value for name, value in fields.items() if value not in (None, [])}
     assert {name: body[name] for name in asked_for} == asked_for
 
@@ -271,16 +254,15 @@ def test_what_costs_its_tokens_alone_passes(
     ],
 )
 def test_the_operators_credential_asks_for_the_betas_of_a_list(
-    site: Site, maker: Upstream, given: str, sent: str | None, left_out: str | None
+    site: Site, claude: Upstream, given: str, sent: str | None, left_out: str | None
 ) -> None:
-    publish(site, maker)
     answer = send(site, asked(), anthropic_beta=given)
     assert (answer.status_code, answer.headers.get("X-Left-Out")) == (200, left_out)
     # A credential of the organization sends all of them.
     factories.make_credential(site.tenant, site.model.endpoints.get().provider)
     answer = send(site, asked(), anthropic_beta=given)
     assert (answer.status_code, answer.headers.get("X-Left-Out")) == (200, None)
-    assert [head.get("anthropic-beta") for _, head, _ in maker.seen()] == [sent, given]
+    assert [head.get("anthropic-beta") for _, head, _ in claude.seen()] == [sent, given]
 
 
 @pytest.mark.parametrize(
@@ -305,38 +287,27 @@ def test_the_hold_covers_every_search_that_the_caller_allows(max_uses: int, coun
 
 def test_a_search_without_a_rate_is_refused(site: Site, maker: Upstream) -> None:
     publish(site, maker, read_pricing({}))
-    refused = send(site, asked(tools=[SEARCH]))
-    assert refused.status_code == 400
-    assert refused.json()["error"]["message"].startswith("web_search_20250305: no endpoint")
+    error = refusal(site, asked(tools=[SEARCH]))
+    assert error["message"].startswith("web_search_20250305: no endpoint")
 
 
-def test_a_lifetime_of_an_hour_needs_a_rate_of_its_own(site: Site, maker: Upstream) -> None:
+@pytest.mark.parametrize("name", ['"ttl"', r'"\u0074tl"'], ids=["plain", "escaped"])
+def test_a_lifetime_of_an_hour_needs_a_rate_of_its_own(
+    site: Site, maker: Upstream, name: str
+) -> None:
     rates = {name: rate for name, rate in RATES.items() if name != "input_cache_write_1h"}
     publish(site, maker, read_pricing(rates))
-    answer = send(site, AGENT)
+    body = json.dumps(AGENT).replace('"ttl"', name)
+    headers = {"Content-Type": "application/json"}
+    answer = site.post(None, path=MESSAGES, data=body, headers=headers)
     assert answer.headers["X-Left-Out"] == "cache_control.ttl"
     assert maker.seen()[0][2]["system"][1]["cache_control"] == {"type": "ephemeral"}
 
 
-def test_an_escaped_lifetime_does_not_pass_either(site: Site, maker: Upstream) -> None:
-    rates = {name: rate for name, rate in RATES.items() if name != "input_cache_write_1h"}
-    publish(site, maker, read_pricing(rates))
-    body = json.dumps(AGENT).replace('"ttl"', r'"\u0074tl"')
-    answer = requests.post(
-        f"{site.server}/api/v1/messages",
-        data=body,
-        headers={"x-api-key": site.tenant.api_key, "Content-Type": "application/json"},
-        timeout=60,
-    )
-    assert answer.headers["X-Left-Out"] == "cache_control.ttl"
-    assert maker.seen()[0][2]["system"][1]["cache_control"] == {"type": "ephemeral"}
-
-
-def test_a_lifetime_of_an_hour_passes_with_a_rate(site: Site, maker: Upstream) -> None:
-    publish(site, maker)
+def test_a_lifetime_of_an_hour_passes_with_a_rate(site: Site, claude: Upstream) -> None:
     answer = send(site, AGENT)
     assert "X-Left-Out" not in answer.headers
-    assert maker.seen()[0][2]["system"] == AGENT["system"]
+    assert claude.seen()[0][2]["system"] == AGENT["system"]
 
 
 def test_an_upstream_of_another_format_is_not_asked_for_what_chat_lacks(
@@ -344,29 +315,24 @@ def test_an_upstream_of_another_format_is_not_asked_for_what_chat_lacks(
 ) -> None:
     site.publish()
     before = everything()
-    refused = send(site, asked(tools=[SEARCH]))
-    assert refused.status_code == 400
-    error = refused.json()["error"]
+    error = refusal(site, asked(tools=[SEARCH]))
     assert error["message"] == "tools[0].type: Only tools that the caller runs, of type 'custom'."
     assert error["details"]["excluded"][0]["excluded_by"] == ["native_format"]
     assert (everything(), site.dialled()) == (before, [])
     publish(site, maker)
-    answer = send(site, asked(tools=[SEARCH]))
-    assert answer.status_code == 200, answer.text
+    answer = answered(site, asked(tools=[SEARCH]))
     assert answer.json()["provider"] == "Maker"
     assert site.dialled() == []
 
 
 def test_another_format_answers_after_a_failure_what_chat_can_say(
-    site: Site, maker: Upstream
+    site: Site, claude: Upstream
 ) -> None:
-    publish(site, maker)
     site.publish(price=factories.make_price("0.1", "0.1"))
-    maker.status = "503 Busy"
-    answer = send(
+    claude.status = "503 Busy"
+    answer = answered(
         site, {**AGENT, "tools": [], "stream": False, "max_tokens": 50}, anthropic_beta=BETAS
     )
-    assert answer.status_code == 200, answer.text
     assert answer.json()["content"][0]["text"].endswith(" Hi")
     [request] = site.dialled()
     # Other models would read Claude Code's line for Anthropic as a prompt.
@@ -376,21 +342,18 @@ def test_another_format_answers_after_a_failure_what_chat_can_say(
     assert "anthropic-beta" not in request.headers
 
 
-def test_an_error_of_the_upstream_keeps_its_words(site: Site, maker: Upstream) -> None:
-    publish(site, maker)
+def test_an_error_of_the_upstream_keeps_its_words(site: Site, claude: Upstream) -> None:
     words = (
         "messages.1.content.0: Invalid `signature` in `thinking` block: adaptive thinking is not "
         f"supported on this model (key {OPERATOR_SECRET})"
     )
-    maker.status = "400 Bad Request"
-    maker.answer = {
+    claude.status = "400 Bad Request"
+    claude.answer = {
         "type": "error",
         "error": {"type": "invalid_request_error", "message": words},
         "request_id": "req_1",
     }
-    refused = send(site, AGENT)
-    assert refused.status_code == 400
-    error = refused.json()["error"]
+    error = refusal(site, AGENT)
     assert error["type"] == "invalid_request_error"
     assert error["message"] == words.replace(OPERATOR_SECRET, "********")
 
@@ -404,35 +367,27 @@ def test_an_error_of_the_upstream_keeps_its_words(site: Site, maker: Upstream) -
     ],
 )
 def test_a_name_for_a_million_tokens_adds_the_beta(
-    site: Site, maker: Upstream, given: str | None, sent: str
+    site: Site, claude: Upstream, given: str | None, sent: str
 ) -> None:
-    publish(site, maker)
     headers = {} if given is None else {"anthropic_beta": given}
     for name, beta in (("acme/falcon[1m]", sent), ("acme/falcon", given)):
         assert send(site, {**asked(), "model": name}, **headers).status_code == 200
-        assert maker.seen()[-1][1].get("anthropic-beta") == beta
+        assert claude.seen()[-1][1].get("anthropic-beta") == beta
 
 
-def test_a_header_of_another_script_is_refused(site: Site, maker: Upstream) -> None:
-    publish(site, maker)
-    refused = requests.post(
-        f"{site.server}{PATH}",
-        json=asked(),
-        headers={b"x-api-key": site.tenant.api_key.encode(), b"anthropic-beta": b"a\xe9"},
-        timeout=60,
-    )
+def test_a_header_of_another_script_is_refused(site: Site, claude: Upstream) -> None:
+    headers = {"anthropic-beta": b"a\xe9"}
+    refused = site.post(asked(), path=MESSAGES, headers=headers)
     assert refused.status_code == 400
     assert refused.json()["error"]["message"].startswith("anthropic-beta: ")
-    assert maker.seen() == []
+    assert claude.seen() == []
 
 
 def lie(site: Site, maker: Upstream, *events: dict[str, Any]) -> tuple[list[Any], Generation]:
-    publish(site, maker)
     # The answer has begun when the caller gets the first piece of what is read.
     first, *rest = events
     maker.events = [first, {"type": "ping", "padding": "x" * 20_000}, *rest]
-    answer = send(site, asked(stream=True))
-    assert answer.status_code == 200, answer.text
+    answer = answered(site, asked(stream=True))
     return events_of(answer.content), site.settled()
 
 
@@ -457,24 +412,24 @@ LATE: Final = {"type": "error", "error": {"type": "overloaded_error", "message":
     ids=["index", "again", "error", "cut", "type", "huge"],
 )
 def test_a_stream_that_breaks_its_format_ends_in_an_error(
-    site: Site, maker: Upstream, events: tuple[dict[str, Any], ...], message: str
+    site: Site, claude: Upstream, events: tuple[dict[str, Any], ...], message: str
 ) -> None:
-    found, row = lie(site, maker, *events)
+    found, row = lie(site, claude, *events)
     assert found[-1]["type"] == "error"
     assert message in found[-1]["error"]["message"]
     assert "message_stop" not in [event["type"] for event in found]
     assert row.status == Generation.Status.FAILED
 
 
-def test_a_whole_stream_without_its_end_mark_gets_one(site: Site, maker: Upstream) -> None:
-    found, row = lie(site, maker, STARTED, *BLOCKS, ENDED[0])
+def test_a_whole_stream_without_its_end_mark_gets_one(site: Site, claude: Upstream) -> None:
+    found, row = lie(site, claude, STARTED, *BLOCKS, ENDED[0])
     assert [event["type"] for event in found[-2:]] == ["message_delta", "message_stop"]
     assert row.status == Generation.Status.COMPLETED
 
 
-def test_a_usage_that_shrinks_costs_what_was_used(site: Site, maker: Upstream) -> None:
+def test_a_usage_that_shrinks_costs_what_was_used(site: Site, claude: Upstream) -> None:
     shrunk = {**ENDED[0], "usage": {"input_tokens": 1, "output_tokens": 1}}
-    found, row = lie(site, maker, STARTED, *BLOCKS, ENDED[0], shrunk, ENDED[1])
+    found, row = lie(site, claude, STARTED, *BLOCKS, ENDED[0], shrunk, ENDED[1])
     assert [event["type"] for event in found].count("message_delta") == 2
     # The counts of the last event are those of the answer, for the caller and for the ledger.
     assert found[-2]["usage"]["cost"] == row.cost_nano / 10**9
@@ -482,9 +437,8 @@ def test_a_usage_that_shrinks_costs_what_was_used(site: Site, maker: Upstream) -
 
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_a_compaction_of_the_prompt_costs_its_tokens(
-    site: Site, maker: Upstream, is_stream: bool
+    site: Site, claude: Upstream, is_stream: bool
 ) -> None:
-    publish(site, maker)
     usage = {
         "input_tokens": 30,
         "output_tokens": 5,
@@ -495,8 +449,8 @@ def test_a_compaction_of_the_prompt_costs_its_tokens(
     }
     message = {**MESSAGE, "usage": usage}
     started = {"input_tokens": 30, "output_tokens": 1}
-    maker.answer = message
-    maker.events = [
+    claude.answer = message
+    claude.events = [
         {**STARTED, "message": {**message, "content": [], "usage": started}},
         *BLOCKS,
         {**ENDED[0], "usage": usage},
@@ -504,75 +458,55 @@ def test_a_compaction_of_the_prompt_costs_its_tokens(
     ]
     edits = {"edits": [{"type": "compact_20260112"}]}
     body = asked("x" * 300, context_management=edits, stream=is_stream)
-    answer = send(site, body, anthropic_beta="compact-2026-01-12")
-    assert answer.status_code == 200, answer.text
+    answered(site, body, anthropic_beta="compact-2026-01-12")
     row = site.settled()
     assert (row.prompt_tokens, row.completion_tokens) == (210, 25)
 
 
 def test_a_claim_beyond_what_was_allowed_is_not_told_as_a_count(
-    site: Site, maker: Upstream
+    site: Site, claude: Upstream
 ) -> None:
     claim = {"input_tokens": 10**9, "output_tokens": 10**9}
     started = {**STARTED, "message": {**STARTED["message"], "usage": claim}}
-    found, row = lie(site, maker, started, *BLOCKS, {**ENDED[0], "usage": claim}, ENDED[1])
+    found, row = lie(site, claude, started, *BLOCKS, {**ENDED[0], "usage": claim}, ENDED[1])
     usage = found[-2]["usage"]
     assert usage["output_tokens"] == row.completion_tokens == 50
     assert usage["input_tokens"] == row.prompt_tokens < 10**6
     assert found[0]["message"]["usage"]["input_tokens"] < 10**6
 
 
-def test_a_stream_without_its_last_usage_still_ends(site: Site, maker: Upstream) -> None:
-    found, row = lie(site, maker, STARTED, *BLOCKS, ENDED[1])
+def test_a_stream_without_its_last_usage_still_ends(site: Site, claude: Upstream) -> None:
+    found, row = lie(site, claude, STARTED, *BLOCKS, ENDED[1])
     assert [event["type"] for event in found[-2:]] == ["message_delta", "message_stop"]
     assert found[-2]["usage"]["output_tokens"] == row.completion_tokens
     assert row.is_estimated is True
 
 
-def test_what_a_filter_redacts_is_redacted_in_the_native_body(site: Site, maker: Upstream) -> None:
-    publish(site, maker)
-    guard(site, "redact")
-    block = {
-        "type": "search_result",
-        "source": "https://pages.example",
-        "title": "about SECRET",
-        "content": [{"type": "text", "text": "the SECRET"}],
-        "citations": {"enabled": True},
-    }
-    answer = send(site, asked([block], system="keep SECRET"))
-    assert answer.status_code == 200, answer.text
-    [(_, _, body)] = maker.seen()
+def test_what_a_filter_redacts_is_redacted_in_the_native_body(site: Site, claude: Upstream) -> None:
+    filter_secret(site.tenant.workspace, "redact")
+    answered(site, asked([FOUND_SECRET], system="keep SECRET"))
+    [(_, _, body)] = claude.seen()
     [sent] = body["messages"][0]["content"]
-    assert sent == {**block, "title": "about [S]", "content": [{"type": "text", "text": "the [S]"}]}
+    content = [{"type": "text", "text": "the [S]"}]
+    assert sent == {**FOUND_SECRET, "title": "about [S]", "content": content}
     assert body["system"] == "keep [S]"
     assert body["max_tokens"] == 50
 
 
-def test_what_a_filter_blocks_reaches_no_upstream(site: Site, maker: Upstream) -> None:
-    publish(site, maker)
-    guard(site, "block")
+def test_what_a_filter_blocks_reaches_no_upstream(site: Site, claude: Upstream) -> None:
+    filter_secret(site.tenant.workspace, "block")
     cited = {"type": "text", "text": "a", "citations": [{"cited_text": "SECRET"}], "x": 1}
-    refused = send(site, asked([cited]))
-    assert refused.status_code == 403, refused.text
-    refused = send(site, asked(), anthropic_beta="SECRET")
-    assert refused.status_code == 200, refused.text
-    assert [head.get("anthropic-beta") for _, head, _ in maker.seen()] == [None]
+    refusal(site, asked([cited]), 403)
+    answered(site, asked(), anthropic_beta="SECRET")
+    assert [head.get("anthropic-beta") for _, head, _ in claude.seen()] == [None]
 
 
 def test_a_match_that_only_the_native_body_has_is_left_out_with_it(
-    site: Site, maker: Upstream
+    site: Site, claude: Upstream
 ) -> None:
-    publish(site, maker)
-    guard(site, "block")
+    filter_secret(site.tenant.workspace, "block")
     earlier = {"type": "text", "text": "a", "citations": [{"cited_text": "SECRET"}]}
     turns = [{"role": "assistant", "content": [earlier]}, {"role": "user", "content": "b"}]
     assert send(site, asked(messages=turns)).status_code == 200
-    [(_, _, body)] = maker.seen()
+    [(_, _, body)] = claude.seen()
     assert "SECRET" not in json.dumps(body)
-
-
-def guard(site: Site, action: str) -> None:
-    Guardrail.objects.edit_workspace_default(
-        site.tenant.workspace,
-        content_filters=[{"pattern": "SECRET", "action": action, "label": "[S]"}],
-    )

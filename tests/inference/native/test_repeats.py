@@ -6,37 +6,30 @@ from typing import Any
 
 import pytest
 
-from config.credentials import Secret
-from tests.support import factories
 from tests.support.inference.messages import events_of
 from tests.support.inference.repeats import cache_status, is_replayed, keep_answers, send
-from tests.support.inference.site import OPERATOR_SECRET, Site
+from tests.support.inference.servers import make_maker
+from tests.support.inference.site import MESSAGES, Site
 from tests.support.upstreams.speaking import Upstream
 
-PATH = "/api/v1/messages"
 ON = {"X-OpenRouter-Cache": "true"}
 
 
 @pytest.fixture
 def body(site: Site, maker: Upstream) -> dict[str, Any]:
     """A request to a model that is served in Anthropic's format."""
-    provider = factories.make_provider(
-        "maker", name="Maker", dialect="anthropic", base_url=maker.base_url
-    )
-    provider.set_credential(Secret(OPERATOR_SECRET))
-    site.publish("claude-opus-5", provider=provider)
+    site.publish("claude-opus-5", provider=make_maker(maker))
     keep_answers(site.tenant)
-    messages = [{"role": "user", "content": "one two"}]
-    return {"model": site.model.slug, "max_tokens": 100, "messages": messages}
+    return site.chat_body(max_tokens=100)
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_repeat_gets_the_very_bytes(site: Site, body: dict[str, Any], stream: bool) -> None:
     body["stream"] = stream
-    first, again = send(site, body, path=PATH), send(site, body, path=PATH)
+    first, again = send(site, body, path=MESSAGES), send(site, body, path=MESSAGES)
     assert first.status_code == 200, first.text
     assert (is_replayed(again), again.content) == (True, first.content)
-    other = send(site, body, path=PATH, headers={"anthropic-beta": "more-2026-01-01"})
+    other = send(site, body, path=MESSAGES, headers={"anthropic-beta": "more-2026-01-01"})
     assert other.status_code == 422
 
 
@@ -45,8 +38,8 @@ def test_a_cached_answer_has_its_own_id_and_costs_nothing(
     site: Site, body: dict[str, Any], stream: bool
 ) -> None:
     body["stream"] = stream
-    first = site.post(body, path=PATH, headers=ON)
-    again = site.post(body, path=PATH, headers=ON)
+    first = site.post(body, path=MESSAGES, headers=ON)
+    again = site.post(body, path=MESSAGES, headers=ON)
     assert (first.status_code, cache_status(first)) == (200, "MISS"), first.text
     assert cache_status(again) == "HIT"
     was, is_ = first.headers["X-Generation-Id"], again.headers["X-Generation-Id"]

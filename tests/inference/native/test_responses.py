@@ -9,7 +9,6 @@ import pytest
 import requests
 from openai import OpenAI
 
-from accounts.models import Guardrail
 from catalog.capabilities import NativeFormat
 from catalog.models import LanguageModel
 from config.credentials import Secret
@@ -18,10 +17,13 @@ from inference.requests.chat_replies import ReplyReasoning
 from inference.requests.responses.reasoning import seal
 from tests.support import factories
 from tests.support.database.snapshots import everything
+from tests.support.governance import filter_secret
 from tests.support.inference.messages import events_of
 from tests.support.inference.prices import read_pricing
 from tests.support.inference.responses import asked
-from tests.support.inference.site import OPERATOR_SECRET, Site
+from tests.support.inference.sdks import openai_client
+from tests.support.inference.servers import make_maker
+from tests.support.inference.site import OPERATOR_SECRET, RESPONSES, Site
 from tests.support.upstreams.recorded_responses import (
     AGENT,
     COMPLETED,
@@ -33,7 +35,6 @@ from tests.support.upstreams.recorded_responses import (
 )
 from tests.support.upstreams.speaking import Upstream
 
-PATH: Final = "/api/v1/responses"
 RATES: Final = {
     "prompt": "0.000003",
     "completion": "0.000015",
@@ -45,20 +46,27 @@ COST: Final = 0.000003 * 80 + 0.0000003 * 20 + 0.000015 * 40
 REPLACED: Final = {"model", "store", "prompt_cache_key", "safety_identifier", "stream"}
 
 
-def publish(
-    site: Site, speaker: Upstream, native_format: str = NativeFormat.RESPONSES, **fields: Any
-) -> None:
+def publish(site: Site, speaker: Upstream, native_format: str = NativeFormat.RESPONSES) -> None:
     """Publishes the model at an upstream that speaks Responses, with the operator's credential."""
-    provider = factories.make_provider(
-        "maker", name="Maker", dialect="openai", base_url=speaker.base_url
-    )
-    provider.set_credential(Secret(OPERATOR_SECRET))
     LanguageModel.objects.filter(pk=site.model.pk).update(native_format=native_format)
-    site.publish("gpt-5-codex", provider=provider, price=read_pricing(RATES), **fields)
+    site.publish("gpt-5-codex", provider=make_maker(speaker), price=read_pricing(RATES))
+
+
+@pytest.fixture
+def codex(site: Site, speaker: Upstream) -> Upstream:
+    """The speaker, at which the model is published for Responses alone."""
+    publish(site, speaker)
+    return speaker
 
 
 def send(site: Site, body: dict[str, Any], *, key: str | None = None) -> requests.Response:
-    return site.post(body, path=PATH, key=key)
+    return site.post(body, path=RESPONSES, key=key)
+
+
+def answered(site: Site, body: dict[str, Any]) -> requests.Response:
+    answer = send(site, body)
+    assert answer.status_code == 200, answer.text
+    return answer
 
 
 def sent(speaker: Upstream) -> dict[str, Any]:
@@ -72,37 +80,32 @@ def as_ours(site: Site, row: Generation, response: dict[str, Any]) -> dict[str, 
     return {**response, **identity, **told}
 
 
-def test_the_body_of_an_agent_arrives_as_it_was_sent(site: Site, speaker: Upstream) -> None:
-    publish(site, speaker)
-    answer = send(site, {**AGENT, "user": "me", "client_metadata": {"installation": "i"}})
-    assert answer.status_code == 200, answer.text
-    body = sent(speaker)
+def test_the_body_of_an_agent_arrives_as_it_was_sent(site: Site, codex: Upstream) -> None:
+    answer = answered(site, {**AGENT, "user": "me", "client_metadata": {"installation": "i"}})
+    body = sent(codex)
     changed = {name for name in body if body[name] != AGENT.get(name)}
     assert changed == REPLACED
     assert body.keys() - AGENT.keys() == {"store", "safety_identifier", "stream"}
     assert (body["model"], body["store"]) == ("gpt-5-codex", False)
     assert body["safety_identifier"] != "me"
-    path, headers, _ = speaker.seen()[0]
+    path, headers, _ = codex.seen()[0]
     assert path == "/v1/responses"
     assert headers["authorization"] == f"Bearer {OPERATOR_SECRET}"
     assert "X-Left-Out" not in answer.headers
 
 
-def test_two_tenants_have_two_users_and_one_body(site: Site, speaker: Upstream) -> None:
-    publish(site, speaker)
+def test_two_tenants_have_two_users_and_one_body(site: Site, codex: Upstream) -> None:
     other = factories.make_tenant("Other")
     for key in (site.tenant.api_key, other.api_key):
         assert send(site, {**AGENT, "user": "me"}, key=key).status_code == 200
-    (_, _, first), (_, _, second) = speaker.seen()
+    (_, _, first), (_, _, second) = codex.seen()
     for name in ("safety_identifier", "prompt_cache_key"):
         assert first.pop(name) != second.pop(name)
     assert first == second
 
 
-def test_the_answer_passes_with_our_id_model_and_cost(site: Site, speaker: Upstream) -> None:
-    publish(site, speaker)
-    answer = send(site, AGENT)
-    assert answer.status_code == 200, answer.text
+def test_the_answer_passes_with_our_id_model_and_cost(site: Site, codex: Upstream) -> None:
+    answer = answered(site, AGENT)
     row = site.settled()
     body = answer.json()
     usage = body["usage"]
@@ -117,10 +120,8 @@ def test_the_answer_passes_with_our_id_model_and_cost(site: Site, speaker: Upstr
     assert (row.upstream_id, row.upstream_model) == ("resp_1", "gpt-5-codex")
 
 
-def test_the_events_pass_with_our_id_model_and_cost(site: Site, speaker: Upstream) -> None:
-    publish(site, speaker)
-    answer = send(site, {**AGENT, "stream": True})
-    assert answer.status_code == 200, answer.text
+def test_the_events_pass_with_our_id_model_and_cost(site: Site, codex: Upstream) -> None:
+    answer = answered(site, {**AGENT, "stream": True})
     row = site.settled()
     assert answer.content.endswith(b"\n\ndata: [DONE]\n\n")
     events = read_events(answer.content)
@@ -136,19 +137,17 @@ def test_the_events_pass_with_our_id_model_and_cost(site: Site, speaker: Upstrea
     assert {name: usage[name] for name in USAGE} == USAGE
     assert row.cost_nano == round(COST * 10**9)
     assert (row.status, row.is_estimated) == (Generation.Status.COMPLETED, False)
-    assert sent(speaker)["stream"] is True
+    assert sent(codex)["stream"] is True
 
 
 def read_events(content: bytes) -> list[Any]:
     return events_of(content.removesuffix(b"data: [DONE]\n\n"))
 
 
-def test_the_openai_client_reads_both(site: Site, speaker: Upstream) -> None:
-    publish(site, speaker)
-    base_url = f"{site.server}/api/v1"
-    with OpenAI(base_url=base_url, api_key=site.tenant.api_key, max_retries=0) as client:
+def test_the_openai_client_reads_both(site: Site, codex: Upstream) -> None:
+    with openai_client(site) as client:
         talk(client)
-    check_second_turn(speaker)
+    check_second_turn(codex)
 
 
 def talk(client: OpenAI) -> None:
@@ -197,57 +196,49 @@ def check_second_turn(speaker: Upstream) -> None:
     ids=str,
 )
 def test_what_needs_a_store_or_a_rate_is_refused(
-    site: Site, speaker: Upstream, fields: dict[str, Any]
+    site: Site, codex: Upstream, fields: dict[str, Any]
 ) -> None:
-    publish(site, speaker)
     before = everything()
     assert send(site, asked(**fields)).status_code == 400
     assert everything() == before
-    assert speaker.seen() == []
+    assert codex.seen() == []
 
 
-def test_tools_that_the_provider_runs_are_left_out_and_named(site: Site, speaker: Upstream) -> None:
-    publish(site, speaker)
+def test_tools_that_the_provider_runs_are_left_out_and_named(site: Site, codex: Upstream) -> None:
     search, function = {"type": "web_search"}, AGENT["tools"][0]
     container = {"type": "shell", "environment": {"type": "container_auto"}}
     loaded = {"type": "additional_tools", "tools": [search, function]}
     said = {"type": "message", "role": "user", "content": "Hi"}
     body = asked([said, loaded], tools=[search, function, container], previous_response_id=None)
-    answer = send(site, body)
-    assert answer.status_code == 200, answer.text
+    answer = answered(site, body)
     assert answer.headers["X-Left-Out"] == "web_search, shell"
-    got = sent(speaker)
+    got = sent(codex)
     assert got["tools"] == [function]
     assert got["input"] == [said, {**loaded, "tools": [function]}]
     assert "previous_response_id" not in got
 
 
-def test_offers_alone_leave_no_tools(site: Site, speaker: Upstream) -> None:
-    publish(site, speaker)
+def test_offers_alone_leave_no_tools(site: Site, codex: Upstream) -> None:
     offers = [{"type": "web_search"}, {"type": "code_interpreter", "container": {"type": "auto"}}]
-    answer = send(site, asked(tools=offers, tool_choice="auto", parallel_tool_calls=True))
-    assert answer.status_code == 200, answer.text
-    assert not {"tools", "tool_choice", "parallel_tool_calls"} & sent(speaker).keys()
+    answered(site, asked(tools=offers, tool_choice="auto", parallel_tool_calls=True))
+    assert not {"tools", "tool_choice", "parallel_tool_calls"} & sent(codex).keys()
 
 
-def test_a_tier_that_costs_more_is_refused(site: Site, speaker: Upstream) -> None:
-    publish(site, speaker)
+def test_a_tier_that_costs_more_is_refused(site: Site, codex: Upstream) -> None:
     refused = send(site, asked(service_tier="priority"))
     assert refused.status_code == 400
     assert "service_tier" in refused.json()["error"]["message"]
     assert send(site, asked(service_tier="auto")).status_code == 200
-    assert "service_tier" not in sent(speaker)
+    assert "service_tier" not in sent(codex)
 
 
-def test_reasoning_of_another_provider_is_left_out_and_named(site: Site, speaker: Upstream) -> None:
-    publish(site, speaker)
+def test_reasoning_of_another_provider_is_left_out_and_named(site: Site, codex: Upstream) -> None:
     site.publish()
     sealed = reason_elsewhere()
     said = {"type": "message", "role": "user", "content": "Hi"}
-    answer = send(site, asked([sealed, said], provider={"only": ["maker"]}))
-    assert answer.status_code == 200, answer.text
+    answer = answered(site, asked([sealed, said], provider={"only": ["maker"]}))
     assert answer.headers["X-Left-Out"] == "input.reasoning"
-    assert sent(speaker)["input"] == [said]
+    assert sent(codex)["input"] == [said]
 
 
 def reason_elsewhere() -> dict[str, Any]:
@@ -255,21 +246,19 @@ def reason_elsewhere() -> dict[str, Any]:
     return {"type": "reasoning", "summary": [], "encrypted_content": text}
 
 
-def test_a_bound_of_the_gateway_is_sent(site: Site, speaker: Upstream) -> None:
-    publish(site, speaker)
+def test_a_bound_of_the_gateway_is_sent(site: Site, codex: Upstream) -> None:
     assert send(site, asked(max_output_tokens=77)).status_code == 200
-    assert sent(speaker)["max_output_tokens"] == 77
+    assert sent(codex)["max_output_tokens"] == 77
 
 
-def test_a_model_of_responses_alone_is_not_asked_in_chat(site: Site, speaker: Upstream) -> None:
-    publish(site, speaker)
+def test_a_model_of_responses_alone_is_not_asked_in_chat(site: Site, codex: Upstream) -> None:
     before = everything()
     refused = site.chat()
     assert refused.status_code == 404, refused.text
     assert "/responses" in refused.json()["error"]["message"]
     [excluded] = refused.json()["error"]["metadata"]["excluded"]
     assert excluded["excluded_by"] == ["native_format"]
-    assert (everything(), speaker.seen()) == (before, [])
+    assert (everything(), codex.seen()) == (before, [])
 
 
 def test_a_model_of_both_is_asked_in_both(site: Site, speaker: Upstream) -> None:
@@ -285,11 +274,10 @@ def test_a_model_that_is_not_described_is_asked_in_chat(site: Site, speaker: Ups
     assert [path for path, _, _ in speaker.seen()] == ["/v1/chat/completions"]
 
 
-def test_an_error_of_the_upstream_keeps_its_words(site: Site, speaker: Upstream) -> None:
-    publish(site, speaker)
+def test_an_error_of_the_upstream_keeps_its_words(site: Site, codex: Upstream) -> None:
     words = "The encrypted content gAAA... could not be verified."
-    speaker.status = "400 Bad Request"
-    speaker.answer = {
+    codex.status = "400 Bad Request"
+    codex.answer = {
         "error": {"message": words, "type": "invalid_request_error", "param": None, "code": "bad"}
     }
     refused = send(site, AGENT)
@@ -307,18 +295,16 @@ def test_an_error_of_the_upstream_keeps_its_words(site: Site, speaker: Upstream)
     ],
     ids=["failed", "unfinished", "type", "chat"],
 )
-def test_an_answer_that_is_none_costs_nothing(site: Site, speaker: Upstream, answer: Any) -> None:
-    publish(site, speaker)
-    speaker.answer = answer
+def test_an_answer_that_is_none_costs_nothing(site: Site, codex: Upstream, answer: Any) -> None:
+    codex.answer = answer
     assert send(site, AGENT).status_code in (502, 503)
     assert site.settled().cost_nano == 0
 
 
-def test_an_incomplete_answer_is_told_and_billed(site: Site, speaker: Upstream) -> None:
-    publish(site, speaker)
+def test_an_incomplete_answer_is_told_and_billed(site: Site, codex: Upstream) -> None:
     details = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
     cut = {**RESPONSE, **details}
-    speaker.events = [*EVENTS[:-1], {"type": "response.incomplete", "response": cut}]
+    codex.events = [*EVENTS[:-1], {"type": "response.incomplete", "response": cut}]
     events = read_events(send(site, {**AGENT, "stream": True}).content)
     assert events[-1]["type"] == "response.incomplete"
     row = site.settled()
@@ -326,12 +312,10 @@ def test_an_incomplete_answer_is_told_and_billed(site: Site, speaker: Upstream) 
 
 
 def lie(site: Site, speaker: Upstream, *events: dict[str, Any]) -> tuple[list[Any], Generation]:
-    publish(site, speaker)
     # The answer has begun when the caller gets the first piece of what is read.
     padding = {"type": "keepalive", "padding": "x" * 20_000}
     speaker.events = [*OPENED, ITEMS[0], padding, *events]
-    answer = send(site, {**AGENT, "stream": True})
-    assert answer.status_code == 200, answer.text
+    answer = answered(site, {**AGENT, "stream": True})
     return read_events(answer.content), site.settled()
 
 
@@ -361,9 +345,9 @@ LATE: Final = {"type": "error", "code": "server_error", "message": "Overloaded",
     ids=["index", "again", "failed", "error", "cut", "empty", "type", "huge"],
 )
 def test_a_stream_that_breaks_its_format_ends_in_an_error(
-    site: Site, speaker: Upstream, events: tuple[dict[str, Any], ...], message: str
+    site: Site, codex: Upstream, events: tuple[dict[str, Any], ...], message: str
 ) -> None:
-    found, row = lie(site, speaker, *events)
+    found, row = lie(site, codex, *events)
     kinds = [event["type"] for event in found]
     assert kinds.count("response.created") == kinds.count("response.failed") == 1
     last = found[-1]
@@ -376,22 +360,21 @@ def test_a_stream_that_breaks_its_format_ends_in_an_error(
 
 
 def test_a_failure_before_any_output_falls_back(
-    site: Site, speaker: Upstream, maker: Upstream
+    site: Site, codex: Upstream, maker: Upstream
 ) -> None:
-    publish(site, speaker)
-    other = factories.make_provider("other", dialect="anthropic", base_url=maker.base_url)
-    other.set_credential(Secret(OPERATOR_SECRET))
+    secret = Secret(OPERATOR_SECRET)
+    other = factories.make_provider(
+        "other", dialect="anthropic", base_url=maker.base_url, secret=secret
+    )
     site.publish("claude", provider=other, price=factories.make_price("0.1", "0.1"))
-    speaker.events = [*OPENED, FAILED]
-    answer = send(site, asked(stream=True))
-    assert answer.status_code == 200, answer.text
+    codex.events = [*OPENED, FAILED]
+    answer = answered(site, asked(stream=True))
     assert read_events(answer.content)[-1]["type"] == "response.completed"
-    assert len(speaker.seen()) == len(maker.seen()) == 1
+    assert len(codex.seen()) == len(maker.seen()) == 1
 
 
-def test_a_stream_without_its_beginning_gets_one(site: Site, speaker: Upstream) -> None:
-    publish(site, speaker)
-    speaker.events = [*ITEMS, COMPLETED]
+def test_a_stream_without_its_beginning_gets_one(site: Site, codex: Upstream) -> None:
+    codex.events = [*ITEMS, COMPLETED]
     answer = send(site, {**AGENT, "stream": True})
     assert answer.status_code == 200
     found = read_events(answer.content)
@@ -400,9 +383,9 @@ def test_a_stream_without_its_beginning_gets_one(site: Site, speaker: Upstream) 
     assert site.settled().cost_nano > 0
 
 
-def test_an_answer_without_usage_is_estimated(site: Site, speaker: Upstream) -> None:
+def test_an_answer_without_usage_is_estimated(site: Site, codex: Upstream) -> None:
     last = {**COMPLETED, "response": {**RESPONSE, "usage": None}}
-    found, row = lie(site, speaker, *ITEMS[1:], last)
+    found, row = lie(site, codex, *ITEMS[1:], last)
     usage = found[-1]["response"]["usage"]
     assert row.is_estimated is True
     assert (usage["input_tokens"], usage["output_tokens"]) == (
@@ -413,41 +396,29 @@ def test_an_answer_without_usage_is_estimated(site: Site, speaker: Upstream) -> 
 
 
 def test_a_claim_beyond_what_was_allowed_is_not_told_as_a_count(
-    site: Site, speaker: Upstream
+    site: Site, codex: Upstream
 ) -> None:
     claim = {"input_tokens": 10**9, "output_tokens": 10**9, "total_tokens": 2 * 10**9}
     last = {**COMPLETED, "response": {**RESPONSE, "usage": claim}}
-    found, row = lie(site, speaker, *ITEMS[1:], last)
+    found, row = lie(site, codex, *ITEMS[1:], last)
     usage = found[-1]["response"]["usage"]
     assert usage["input_tokens"] == row.prompt_tokens < 10**6
     assert usage["output_tokens"] == row.completion_tokens < 10**6
     assert usage["total_tokens"] == row.prompt_tokens + row.completion_tokens
 
 
-def test_what_a_filter_redacts_is_redacted_in_the_native_body(
-    site: Site, speaker: Upstream
-) -> None:
-    publish(site, speaker)
-    guard(site, "redact")
+def test_what_a_filter_redacts_is_redacted_in_the_native_body(site: Site, codex: Upstream) -> None:
+    filter_secret(site.tenant.workspace, "redact")
     said = {"type": "message", "role": "user", "content": "the SECRET"}
-    answer = send(site, asked([*AGENT["input"], said], instructions="keep SECRET"))
-    assert answer.status_code == 200, answer.text
-    body = sent(speaker)
+    answered(site, asked([*AGENT["input"], said], instructions="keep SECRET"))
+    body = sent(codex)
     assert body["input"] == [*AGENT["input"], {**said, "content": "the [S]"}]
     assert body["instructions"] == "keep [S]"
 
 
-def test_what_a_filter_blocks_reaches_no_upstream(site: Site, speaker: Upstream) -> None:
-    publish(site, speaker)
-    guard(site, "block")
+def test_what_a_filter_blocks_reaches_no_upstream(site: Site, codex: Upstream) -> None:
+    filter_secret(site.tenant.workspace, "block")
     assert send(site, asked("the SECRET")).status_code == 403
     hidden = send(site, asked("Hi", a_field_of_next_year="SECRET"))
     assert hidden.status_code == 404, hidden.text
-    assert "SECRET" not in json.dumps(speaker.seen())
-
-
-def guard(site: Site, action: str) -> None:
-    Guardrail.objects.edit_workspace_default(
-        site.tenant.workspace,
-        content_filters=[{"pattern": "SECRET", "action": action, "label": "[S]"}],
-    )
+    assert "SECRET" not in json.dumps(codex.seen())

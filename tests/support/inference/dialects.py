@@ -110,52 +110,41 @@ def body_of(
     **fields: Any,
 ) -> Any:
     """Returns the body that a dialect sends for a chat with these fields."""
-    secret = {
-        "bedrock": json.dumps({"api_key": "bedrock-api-key-0123456789", "region": "us-east-1"}),
-        "vertex": json.dumps(clouds.vertex()),
-    }
     raws = {
         name: msgspec.Raw(json.dumps(value).encode())
         for name, value in {"messages": [{"role": "user", "content": "Hi"}], **fields}.items()
     }
     found = dialects.get(dialect, capabilities)
-    assert found is not None
-    made = found.build(
-        Call(
-            operation=Operation.CHAT,
-            base_url="https://host/v1",
-            model="m",
-            secret=Secret(secret.get(dialect, "key")),
-            fields=raws,
-            capabilities=capabilities,
-            abilities=read_abilities(abilities or {}),
-        )
-    )
-    return json.loads(made.body or b"")
+    stated = read_abilities(abilities or {})
+    return _build(found, dialect, raws, capabilities=capabilities, abilities=stated)
 
 
 def native_body_of(dialect: str, form: NativeFormat, request: InferenceRequest) -> Any:
     """Returns the body that a target of the caller's own format gets."""
     capabilities = Capabilities(native_format=form)
-    secret = {
-        "azure": json.dumps(clouds.foundry() if form == NativeFormat.ANTHROPIC else clouds.azure()),
-        "bedrock": json.dumps(clouds.bedrock_key()),
-        "vertex": json.dumps(clouds.vertex()),
-    }
     native = request.native
-    found = dialects.get_native(dialect, capabilities)
     assert native is not None
-    assert found is not None
     assert dialects.speaks(dialect, capabilities, native)
-    made = found.build(
-        Call(
-            operation=Operation.CHAT,
-            base_url="https://host/v1",
-            model="m",
-            secret=Secret(secret.get(dialect, "key")),
-            fields=request.fields,
-            capabilities=capabilities,
-            native=native,
-        )
+    found = dialects.get_native(dialect, capabilities)
+    return _build(found, dialect, request.fields, capabilities=capabilities, native=native)
+
+
+def _build(found: Any, dialect: str, fields: Any, capabilities: Capabilities, **more: Any) -> Any:
+    is_claude = capabilities.native_format == NativeFormat.ANTHROPIC
+    secrets = {
+        "azure": clouds.foundry() if is_claude else clouds.azure(),
+        "bedrock": clouds.bedrock_key(),
+        "vertex": clouds.vertex(),
+    }
+    secret = json.dumps(secrets[dialect]) if dialect in secrets else "key"
+    call = Call(
+        operation=Operation.CHAT,
+        base_url="https://host/v1",
+        model="m",
+        secret=Secret(secret),
+        fields=fields,
+        capabilities=capabilities,
+        **more,
     )
-    return json.loads(made.body or b"")
+    assert found is not None
+    return json.loads(found.build(call).body or b"")

@@ -8,11 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import anthropic
 import httpx
-import openai
 from openrouter import OpenRouter
 
+from tests.support.inference.sdks import anthropic_client, openai_client
 from tests.support.inference.site import Site
 from tests.support.upstreams.tls import Script
 
@@ -57,9 +56,7 @@ def written(answer: bytes, *, kind: str = "text/event-stream") -> Script:
 
 def ask_openai(site: Site, *, stream: bool, **fields: Any) -> Held:
     """Asks ``/chat/completions`` by the ``openai`` SDK, whose helper accumulates a stream."""
-    with openai.OpenAI(
-        base_url=f"{site.server}/api/v1", api_key=site.tenant.api_key, max_retries=0
-    ) as client:
+    with openai_client(site) as client:
         asked: Any = {**site.chat_body(), **fields}
         if stream:
             with client.chat.completions.stream(**asked) as events:
@@ -135,9 +132,7 @@ def ask_anthropic(site: Site, *, stream: bool, **fields: Any) -> Held:
         {"name": each["function"]["name"], "input_schema": {"type": "object"}}
         for each in fields.pop("tools", ())
     ]
-    with anthropic.Anthropic(
-        base_url=f"{site.server}/api", api_key=site.tenant.api_key, max_retries=0
-    ) as client:
+    with anthropic_client(site) as client:
         asked: Any = {**site.chat_body(), "max_tokens": 500, **fields}
         if tools:
             asked["tools"] = tools
@@ -162,9 +157,7 @@ def ask_anthropic(site: Site, *, stream: bool, **fields: Any) -> Held:
 def ask_responses(site: Site, *, stream: bool, **fields: Any) -> Held:
     """Asks ``/responses`` by the ``openai`` SDK."""
     tools = [{"type": "function", **each["function"]} for each in fields.pop("tools", ())]
-    with openai.OpenAI(
-        base_url=f"{site.server}/api/v1", api_key=site.tenant.api_key, max_retries=0
-    ) as client:
+    with openai_client(site) as client:
         asked: Any = {"model": site.model.slug, "input": "one two", **fields}
         if tools:
             asked["tools"] = tools

@@ -5,15 +5,41 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import requests
+
 from catalog.dialects.base import Operation
 from inference.requests import parsing
 from inference.requests.messages.events import MessageEvents
 from inference.requests.messages.request import to_chat
+from tests.support.inference.site import MESSAGES, Site
 
 
 def asked(content: Any = "Hi", **fields: Any) -> dict[str, Any]:
     messages = [{"role": "user", "content": content}]
     return {"model": "acme/falcon", "max_tokens": 50, "messages": messages, **fields}
+
+
+def send(
+    site: Site, body: dict[str, Any], *, key: str | None = None, **headers: str
+) -> requests.Response:
+    """Sends a message; the names of its headers have underscores."""
+    sent = {name.replace("_", "-"): text for name, text in headers.items()}
+    return site.post(body, path=MESSAGES, key=key, headers=sent)
+
+
+def answered(site: Site, body: dict[str, Any], **options: Any) -> requests.Response:
+    """Sends a message that is answered."""
+    answer = send(site, body, **options)
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def refusal(site: Site, body: dict[str, Any], status: int = 400) -> dict[str, Any]:
+    """Sends a message that is refused; returns the error."""
+    refused = send(site, body)
+    assert refused.status_code == status, refused.text
+    error: dict[str, Any] = refused.json()["error"]
+    return error
 
 
 def in_chat(content: Any = "Hi", **fields: Any) -> dict[str, Any]:

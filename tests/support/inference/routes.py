@@ -132,6 +132,28 @@ def planned(
     )
 
 
+def select(
+    request: parsing.InferenceRequest,
+    *routes: Route,
+    by: Callable[..., Selection] = require_candidates,
+    **context: Any,
+) -> Selection:
+    """The selection of a request for ``a/b``; the organization has a credential for ``own``."""
+    own = tuple(each for each in routes if each.is_private)
+    public = tuple(each for each in routes if not each.is_private)
+    return by(
+        request,
+        RoutingContext(
+            snapshot=CatalogSnapshot(1, {"a/b": public}, {"a/b": "a/b"}),
+            own=OrganizationSnapshot(1, {"a/b": own}, (credential("own"),)),
+            workspace_id=WORKSPACE,
+            key_digest=KEY,
+            policy=Policy.of(fallback="any"),
+            **context,
+        ),
+    )
+
+
 def used(found: Selection) -> list[str]:
     """The secrets of the candidates, in order: they name the provider and the payer."""
     return [candidate.secret.reveal() for candidate in found.candidates]

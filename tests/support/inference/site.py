@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import requests
 from django.core.management import call_command
@@ -27,6 +27,15 @@ from tests.support.simulator.server import Simulator
 
 CHAT = "/api/v1/chat/completions"
 TEXT = "/api/v1/completions"
+MESSAGES = "/api/v1/messages"
+RESPONSES = "/api/v1/responses"
+# A request of two words on each interface, without its model.
+ASKED: Final[dict[str, dict[str, Any]]] = {
+    CHAT: {"messages": [{"role": "user", "content": "one two"}]},
+    TEXT: {"prompt": "one two"},
+    MESSAGES: {"messages": [{"role": "user", "content": "one two"}], "max_tokens": 50},
+    RESPONSES: {"input": "one two"},
+}
 OPERATOR_SECRET = "operator-credential-0123456789"
 TENANT_SECRET = "test-credential-0123456789"
 
@@ -70,6 +79,11 @@ class Site:
         self.upstream.clear()
         return endpoint
 
+    def produce(self, *outputs: str) -> None:
+        """Changes what the model produces."""
+        self.model.output_modalities = list(outputs)
+        self.model.save_fields("output_modalities")
+
     def allow_fallback(self) -> None:
         """Lets requests for private models of the tenant go to public endpoints."""
         self.tenant.organization.edit(fallback="any")
@@ -84,6 +98,10 @@ class Site:
         return requests.post(
             f"{self.server}{path}", json=body, headers=headers, timeout=60, **options
         )
+
+    def ask(self, path: str, **fields: Any) -> requests.Response:
+        """Asks two words on one of the interfaces."""
+        return self.post({"model": self.model.slug, **ASKED[path], **fields}, path=path)
 
     def get(self, path: str) -> requests.Response:
         headers = {"Authorization": f"Bearer {self.tenant.api_key}"}

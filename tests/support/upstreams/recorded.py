@@ -154,3 +154,11 @@ RATES: Final = {
 COST: Final = (
     0.000003 * 100 + 0.0000003 * 20 + 0.00000375 * 10 + 0.000006 * 20 + 0.000015 * 40 + 0.02
 )
+# What a caller found, which a filter reads.
+FOUND_SECRET: Final[dict[str, Any]] = {
+    "type": "search_result",
+    "source": "https://pages.example",
+    "title": "about SECRET",
+    "content": [{"type": "text", "text": "the SECRET"}],
+    "citations": {"enabled": True},
+}
