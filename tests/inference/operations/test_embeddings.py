@@ -8,20 +8,14 @@ import pytest
 
 from billing.models import Transfer
 from tests.support import factories
-from tests.support.inference.site import CHAT, Site
+from tests.support.inference.site import CHAT, TEXT, Site
 from tests.support.ledger import assert_in_order
 
 ROUTE = "/api/v1/embeddings"
 
 
-def produce(site: Site, *outputs: str) -> None:
-    """Changes what the site's model produces."""
-    site.model.output_modalities = list(outputs)
-    site.model.save_fields("output_modalities")
-
-
 def test_embeddings_have_every_field_and_cost_their_prompt(site: Site) -> None:
-    produce(site, "embeddings")
+    site.produce("embeddings")
     site.publish(price=factories.make_price("0.001", "0.002"))
     answer = site.post({"model": site.model.slug, "input": ["one two", "three"]}, path=ROUTE)
     assert answer.status_code == 200
@@ -88,11 +82,11 @@ def test_a_wrong_field_is_named_and_nothing_is_held(
 def test_a_model_is_asked_only_for_what_it_produces(
     site: Site, outputs: list[str], chats: bool, embeds: bool
 ) -> None:
-    produce(site, *outputs)
+    site.produce(*outputs)
     site.publish()
     for path, body, is_served in (
         (CHAT, site.chat_body(), chats),
-        ("/api/v1/completions", {"model": site.model.slug, "prompt": "one"}, chats),
+        (TEXT, {"model": site.model.slug, "prompt": "one"}, chats),
         (ROUTE, {"model": site.model.slug, "input": "one"}, embeds),
     ):
         before = len(site.upstream.requests)
@@ -115,7 +109,7 @@ def test_a_model_is_asked_only_for_what_it_produces(
 def test_a_refusal_names_the_routes_that_the_model_has(
     site: Site, outputs: list[str], served: str
 ) -> None:
-    produce(site, *outputs)
+    site.produce(*outputs)
     site.publish()
     answer = site.post({"model": site.model.slug, "input": "one"}, path=ROUTE)
     assert answer.json()["error"]["message"] == (

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-import socket
-import ssl
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 
-from config.local.certificates import ensure_certificates
 from inference.models import Generation
 from tests.support import factories
+from tests.support.inference.sdks import openai_client
+from tests.support.inference.servers import standing_in
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
-from tests.support.upstreams.tls import serving
+from tests.support.upstreams.tls import answering
 
 ROUTE = "/api/v1/embeddings"
 ONE, TWO = [0.5, -0.25, 2.0], [1.0, 0.0, -4.0]
@@ -40,26 +36,14 @@ def item(vector: Any, index: int | None = None, **members: Any) -> dict[str, Any
 @pytest.fixture
 def answer(site: Site) -> Iterator[Answer]:
     """Returns a function that publishes the model behind a server with these vectors."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
-    context.load_cert_chain(certificates.server)
     with ExitStack() as stack:
 
         def run(data: list[Any] | bytes) -> None:
             body = data if isinstance(data, bytes) else json.dumps(
                 {"object": "list", "data": data, "model": "m", "usage": {"prompt_tokens": 4}}
             ).encode()  # fmt: skip
-
-            def script(line: socket.socket, head: bytes, received: bytes) -> bool:
-                line.sendall(
-                    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
-                    b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
-                )
-                return True
-
-            server = stack.enter_context(serving(script, context))
-            site.provider.base_url = f"https://127.0.0.1:{server.port}/v1"
-            site.provider.save_fields("base_url")
+            script = answering(body, headers=("Content-Type: application/json",))
+            stack.enter_context(standing_in(site.provider, script))
             site.publish("m", price=factories.make_price("0.001", "0.002"))
 
         yield run
@@ -173,11 +157,8 @@ def test_an_input_in_tokens_is_one(site: Site, answer: Answer) -> None:
 def test_the_sdk_gets_numbers_whatever_the_server_sends(site: Site, answer: Answer) -> None:
     """It asks for Base64 unasked; a server that ignores that sends numbers."""
     answer([item(ONE, 0), item(TWO, 1)])
-    client = openai.OpenAI(base_url=f"{site.server}/v1", api_key=site.tenant.api_key)
-    with client:
-        found = client.embeddings.create(model=site.model.slug, input=["one", "two"])
-        assert [each.embedding for each in found.data] == [ONE, TWO]
-        found = client.embeddings.create(
-            model=site.model.slug, input=["one", "two"], encoding_format="float"
-        )
-        assert [each.embedding for each in found.data] == [ONE, TWO]
+    asked: Any = {"model": site.model.slug, "input": ["one", "two"]}
+    with openai_client(site, base_url=f"{site.server}/v1") as client:
+        for form in ({}, {"encoding_format": "float"}):
+            found = client.embeddings.create(**asked, **form)
+            assert [each.embedding for each in found.data] == [ONE, TWO]

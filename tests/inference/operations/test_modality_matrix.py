@@ -18,11 +18,10 @@ from inference.faces.routes import ROUTES
 from inference.models import Generation
 from tests.support.bodies.samples import BODIES, EDITS
 from tests.support.inference.pictures import PNG
-from tests.support.inference.site import Site
+from tests.support.inference.site import MESSAGES, RESPONSES, Site
 from tests.support.ledger import assert_in_order
 
 CATALOGUE = PROJECT / "catalog" / "data" / "catalogue.json"
-RESPONSES = "/api/v1/responses"
 
 
 def test_every_route_is_tried() -> None:
@@ -47,13 +46,8 @@ def ask(site: Site, path: str, body: dict[str, Any]) -> requests.Response:
     """Sends a body; an edit is a form with an image."""
     if path != EDITS:
         return site.post(body, path=path)
-    return requests.post(
-        f"{site.server}{path}",
-        data=body,
-        files=[("image", ("a.png", PNG, "image/png"))],
-        headers={"Authorization": f"Bearer {site.tenant.api_key}"},
-        timeout=60,
-    )
+    image = ("image", ("a.png", PNG, "image/png"))
+    return site.post(None, path=path, data=body, files=[image])
 
 
 def is_served(model: LanguageModel, operation: Operation, path: str) -> bool:
@@ -79,7 +73,7 @@ def try_models(site: Site, models: list[LanguageModel], path: str) -> tuple[list
         if not is_served(model, operation, path):
             assert answer.status_code == 404, (path, model.slug, answer.text)
             assert site.upstream.requests == []
-            if path != "/api/v1/messages":
+            if path != MESSAGES:
                 excluded = answer.json()["error"]["metadata"]["excluded"]
                 assert excluded
                 assert all(each["excluded_by"] for each in excluded)

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import ssl
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from billing.models import Transfer
 from catalog.pricing import Price
-from config.local.certificates import ensure_certificates
 from tests.support import factories
-from tests.support.inference.site import CHAT, Site
+from tests.support.inference.servers import standing_in
+from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
-from tests.support.upstreams import tls
+from tests.support.upstreams.tls import answering
 
 ROUTE = "/api/v1/rerank"
 # Two query words with each of three documents of two, two and one words: eleven words, which are
@@ -32,8 +29,7 @@ PRICE = ("0.001", "0")
 
 @pytest.fixture
 def reranker(site: Site) -> Site:
-    site.model.output_modalities = ["rerank"]
-    site.model.save_fields("output_modalities")
+    site.produce("rerank")
     return site
 
 
@@ -166,7 +162,7 @@ def test_bounds_hold_at_their_ends(reranker: Site) -> None:
 
 def test_a_model_that_only_reranks_does_not_chat(reranker: Site) -> None:
     reranker.publish()
-    answer = reranker.post(reranker.chat_body(), path=CHAT)
+    answer = reranker.chat()
     assert answer.status_code == 404
     [excluded] = answer.json()["error"]["metadata"]["excluded"]
     assert excluded["excluded_by"] == ["operation_not_supported"]
@@ -176,18 +172,12 @@ def test_a_model_that_only_reranks_does_not_chat(reranker: Site) -> None:
 @pytest.fixture
 def answer_with(reranker: Site) -> Iterator[Callable[..., None]]:
     """Returns a function that publishes the model behind a server with one fixed answer."""
-    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificates.server)
     with ExitStack() as stack:
 
         def stand_in(body: Any, slug: str = "acme", price: Price | None = None) -> None:
             written = body if isinstance(body, bytes) else json.dumps(body).encode()
-            server = stack.enter_context(tls.serving(tls.answering(written), context))
-            base_url = f"https://127.0.0.1:{server.port}/v1"
             provider = reranker.provider if slug == "acme" else reranker.another_provider(slug)
-            provider.base_url = base_url
-            provider.save_fields("base_url")
+            stack.enter_context(standing_in(provider, answering(written)))
             price = price or factories.make_price(*PRICE)
             reranker.publish("m", provider=provider, price=price)
 
@@ -206,13 +196,12 @@ LIES: list[tuple[Any, str]] = [
     ({"results": scored(0, 1)}, "The answer has 2 results instead of 3."),
     ({"results": []}, "The answer has 0 results instead of 3."),
     ({"usage": {"total_tokens": 5}}, "The results of the answer are malformed."),
-    (
-        b'{"results": [{"index": 0, "relevance_score": NaN}]}',
-        "The results of the answer are malformed.",
-    ),
-    (
-        b'{"results": [{"index": 0, "relevance_score": 1e999}]}',
-        "The results of the answer are malformed.",
+    *(
+        (
+            b'{"results": [{"index": 0, "relevance_score": %b}]}' % score,
+            "The results of the answer are malformed.",
+        )
+        for score in (b"NaN", b"1e999")
     ),
 ]
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from billing.models import Excess
-from config.credentials import Secret
-from config.local.certificates import ensure_certificates
-from tests.support import factories
 from tests.support.inference.prices import read_pricing
-from tests.support.inference.site import OPERATOR_SECRET, Site, events_of
+from tests.support.inference.servers import listening, make_maker
+from tests.support.inference.site import Site, events_of
 from tests.support.upstreams.speaking import Upstream
-from tests.support.upstreams.tls import serving
 
 # The example of Perplexity's price list.
 USAGE: Final[dict[str, Any]] = {
@@ -64,19 +59,16 @@ MOST_NANO: Final = 1_700_000_000
 
 @pytest.fixture
 def sonar() -> Iterator[Upstream]:
-    made = Upstream("openai", answer=ANSWER, events=[CHUNK])
-    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
-    with serving(made, certificates.server_context()) as made.server:
+    with listening(Upstream("openai", answer=ANSWER, events=[CHUNK])) as made:
         yield made
 
 
 def publish(site: Site, sonar: Upstream, *lines: dict[str, Any], **rates: str) -> None:
-    provider = factories.make_provider("maker", name="Maker", base_url=sonar.base_url)
-    provider.set_credential(Secret(OPERATOR_SECRET))
-    price = read_pricing(RATES | rates, *lines)
-    parameters = ["max_tokens", "web_search_options"]
     site.publish(
-        "sonar-deep-research", provider=provider, price=price, supported_parameters=parameters
+        "sonar-deep-research",
+        provider=make_maker(sonar),
+        price=read_pricing(RATES | rates, *lines),
+        supported_parameters=["max_tokens", "web_search_options"],
     )
 
 

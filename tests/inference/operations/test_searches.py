@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from billing.models import Excess
-from config.credentials import Secret
-from config.local.certificates import ensure_certificates
-from tests.support import factories
 from tests.support.inference.prices import read_pricing
-from tests.support.inference.site import CHAT, OPERATOR_SECRET, Site, content_of, events_of
+from tests.support.inference.servers import listening, make_maker
+from tests.support.inference.site import CHAT, MESSAGES, Site, content_of, events_of
 from tests.support.upstreams.recorded import BLOCKS, EVENTS, MESSAGE, STARTED
 from tests.support.upstreams.speaking import Upstream
-from tests.support.upstreams.tls import serving
 
 SEARCH: Final = {"type": "web_search", "max_uses": 3}
 GROUNDED: Final[dict[str, Any]] = {
@@ -53,37 +48,26 @@ SOURCES: Final = {"anthropic": "https://weather.example/zurich", "gemini": "http
 COST: Final = 0.02023
 
 
-def listening(kind: str) -> Iterator[Upstream]:
-    made = Upstream(kind, answer=MESSAGE, events=EVENTS)
-    if kind == "gemini":
-        made = Upstream(kind, answer=GROUNDED, events=[GROUNDED])
-    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
-    with serving(made, certificates.server_context()) as made.server:
-        yield made
-
-
-@pytest.fixture(params=["anthropic", "gemini"])
-def upstream(request: pytest.FixtureRequest) -> Iterator[Upstream]:
-    yield from listening(request.param)
-
-
 @pytest.fixture
 def claude() -> Iterator[Upstream]:
-    yield from listening("anthropic")
+    with listening(Upstream("anthropic", answer=MESSAGE, events=EVENTS)) as made:
+        yield made
 
 
 @pytest.fixture
 def gemini() -> Iterator[Upstream]:
-    yield from listening("gemini")
+    with listening(Upstream("gemini", answer=GROUNDED, events=[GROUNDED])) as made:
+        yield made
+
+
+@pytest.fixture(params=["anthropic", "gemini"])
+def upstream(request: pytest.FixtureRequest, claude: Upstream, gemini: Upstream) -> Upstream:
+    return claude if request.param == "anthropic" else gemini
 
 
 def publish(site: Site, upstream: Upstream, *lines: Any, **rates: str) -> None:
-    provider = factories.make_provider(
-        "maker", name="Maker", dialect=upstream.kind, base_url=upstream.base_url
-    )
-    provider.set_credential(Secret(OPERATOR_SECRET))
     price = read_pricing(rates or RATES, *lines)
-    site.publish(MODELS[upstream.kind], provider=provider, price=price)
+    site.publish(MODELS[upstream.kind], provider=make_maker(upstream), price=price)
 
 
 def offer(upstream: Upstream) -> list[dict[str, Any]]:
@@ -221,7 +205,7 @@ def test_a_bound_that_anthropic_cannot_be_told_is_refused(
 
 
 # In Anthropic's format, the query was delivered too.
-@pytest.mark.parametrize(("path", "query_tokens"), [(CHAT, 0), ("/api/v1/messages", 5)])
+@pytest.mark.parametrize(("path", "query_tokens"), [(CHAT, 0), (MESSAGES, 5)])
 def test_an_answer_that_breaks_off_pays_for_the_searches_whose_results_came(
     site: Site, claude: Upstream, path: str, query_tokens: int
 ) -> None:

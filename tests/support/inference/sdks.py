@@ -17,6 +17,5 @@ def anthropic_client(site: Site, **options: Any) -> anthropic.Anthropic:
 
 
 def openai_client(site: Site, **options: Any) -> openai.OpenAI:
-    return openai.OpenAI(
-        base_url=f"{site.server}/api/v1", api_key=site.tenant.api_key, max_retries=0, **options
-    )
+    options = {"base_url": f"{site.server}/api/v1", "max_retries": 0, **options}
+    return openai.OpenAI(api_key=site.tenant.api_key, **options)
