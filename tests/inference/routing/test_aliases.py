@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import anthropic
-import openai
 import pytest
 import requests
 
-from accounts.models import ApiKey, Guardrail
+from accounts.models import ApiKey
 from catalog.aliases import changes
 from catalog.models import LanguageModel, ModelAlias
 from config.secrets import digest_api_key
@@ -17,6 +16,8 @@ from inference.models import Generation
 from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
+from tests.support.governance import make_guardrail
+from tests.support.inference.sdks import anthropic_client, openai_client
 from tests.support.inference.site import Site, events_of
 
 METADATA = {"X-OpenRouter-Metadata": "enabled"}
@@ -174,11 +175,8 @@ def test_an_alias_reaches_no_model_that_a_guardrail_hides(site: Site) -> None:
     site.publish()
     another_model(site, "acme/falcon-2", created=2_000_000_000)
     key = ApiKey.objects.get(digest=digest_api_key(site.tenant.api_key))
-    guardrail = Guardrail.objects.create_guardrail(
-        workspace=site.tenant.workspace,
-        name="narrow",
-        allowed_models=["acme/falcon-2026-01-01"],
-    )
+    allowed = ["acme/falcon-2026-01-01"]
+    guardrail = make_guardrail(site.tenant.workspace, allowed_models=allowed)
     guardrail.assign_keys([key], by="test")
     alias(site.tenant, "hidden", "acme/falcon-2")
     alias(None, "open", "acme/falcon-2", "acme/falcon")
@@ -235,28 +233,19 @@ def test_the_default_model_of_a_workspace_may_be_an_alias(site: Site) -> None:
 
 def test_the_anthropic_sdk_sends_a_bare_name(site: Site) -> None:
     model = another_model(site, "anthropic/claude-opus-4.8")
-    client = anthropic.Anthropic(
-        base_url=f"{site.server}/api", api_key=site.tenant.api_key, max_retries=0
-    )
+    client = anthropic_client(site)
+    asked: Any = {"max_tokens": 50, "messages": [{"role": "user", "content": "one"}]}
     for name in ("claude-opus-4-8", "claude-opus-4-8[1m]", "claude-opus-4-8-20260528", "opus"):
-        message = client.messages.create(
-            model=name, max_tokens=50, messages=[{"role": "user", "content": "one"}]
-        )
-        assert message.model == model.slug
+        assert client.messages.create(model=name, **asked).model == model.slug
     with pytest.raises(anthropic.NotFoundError, match="Did you mean anthropic"):
-        client.messages.create(
-            model="claude-opus-4-9", max_tokens=50, messages=[{"role": "user", "content": "one"}]
-        )
+        client.messages.create(model="claude-opus-4-9", **asked)
 
 
 def test_the_openai_sdk_sends_a_bare_name_to_every_operation(site: Site) -> None:
     site.publish()
-    with openai.OpenAI(
-        base_url=f"{site.server}/api/v1", api_key=site.tenant.api_key, max_retries=0
-    ) as client:
-        assert client.responses.create(model="falcon", input="one", store=False).model == (
-            "acme/falcon"
-        )
-        assert client.embeddings.create(model="falcon", input="one").model == "acme/falcon"
+    asked: Any = {"model": "falcon", "input": "one"}
+    with openai_client(site) as client:
+        assert client.responses.create(**asked, store=False).model == "acme/falcon"
+        assert client.embeddings.create(**asked).model == "acme/falcon"
     site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
     assert set(Generation.objects.values_list("model", flat=True)) == {"acme/falcon"}

@@ -17,28 +17,19 @@ from catalog.dialects.base import Operation
 from catalog.visibility import EndpointFacts
 from config.api.errors import Forbidden, InvalidRequest
 from inference.requests import parsing, schemas
-from inference.routing.candidates import (
-    RoutingContext,
-    require_candidates,
-    select_candidates,
-)
+from inference.routing.candidates import select_candidates
 from inference.routing.needs import NoEndpoint
-from inference.routing.routes import (
-    CatalogSnapshot,
-    OrganizationSnapshot,
-    Route,
-    RoutingDefaults,
-)
+from inference.routing.routes import Route, RoutingDefaults
 from tests.support.inference.routes import (
-    KEY,
     PREFERENCES,
-    WORKSPACE,
     credential,
+    excluded,
     planned,
     reasons,
     refused,
     route,
     routes_of,
+    select,
     split,
     used,
 )
@@ -131,10 +122,7 @@ def test_without_fallbacks_only_named_providers_receive_the_prompt() -> None:
         credentials=[credential("own")],
         order=["azure"],
         allow_fallbacks=False,
-    ) == [
-        {"provider": "Own Inc", "private": True, "model": "a/b", "excluded_by": ["order"]},
-        {"provider": "A Inc", "private": False, "model": "a/b", "excluded_by": ["order"]},
-    ]
+    ) == [excluded("Own", "order", private=True), excluded("A", "order")]
 
 
 def test_without_fallbacks_only_one_credential_is_tried() -> None:
@@ -206,33 +194,16 @@ def test_every_exclusion_is_explained() -> None:
         zdr=True,
         data_collection="deny",
     ) == [
-        {
-            "provider": "C Inc",
-            "private": True,
-            "model": "a/b",
-            "excluded_by": ["no_credential"],
-        },
-        {
-            "provider": "A Inc",
-            "private": False,
-            "model": "a/b",
-            "excluded_by": ["provider_not_allowed", "provider_ignored", "zdr", "data_collection"],
-        },
-        {
-            "provider": "B Inc",
-            "private": False,
-            "model": "a/b",
-            "excluded_by": ["dialect_not_supported"],
-        },
+        excluded("C", "no_credential", private=True),
+        excluded("A", "provider_not_allowed", "provider_ignored", "zdr", "data_collection"),
+        excluded("B", "dialect_not_supported"),
     ]
 
 
 def test_an_excluded_endpoint_is_explained_even_if_others_serve() -> None:
     found = planned([route("a"), route("b")], ignore=["b"])
     assert used(found) == ["operator-a"]
-    assert [each.body() for each in found.excluded] == [
-        {"provider": "B Inc", "private": False, "model": "a/b", "excluded_by": ["provider_ignored"]}
-    ]
+    assert [each.body() for each in found.excluded] == [excluded("B", "provider_ignored")]
 
 
 def test_an_unknown_model_and_a_model_without_endpoints_have_different_errors() -> None:
@@ -280,16 +251,7 @@ def test_options_go_only_to_their_provider() -> None:
     request = parsing.parse(
         Operation.CHAT, b'{"model":"a/b","messages":[{"role":"user","content":"x"}]}'
     )
-    found = require_candidates(
-        replace(request, preferences=preferences),
-        RoutingContext(
-            snapshot=CatalogSnapshot(1, {"a/b": (route("a"), route("b"))}, {"a/b": "a/b"}),
-            own=OrganizationSnapshot(1, {}, ()),
-            workspace_id=WORKSPACE,
-            key_digest=KEY,
-            policy=Policy.of(fallback="any"),
-        ),
-    )
+    found = select(replace(request, preferences=preferences), route("a"), route("b"))
     assert [each.options for each in found.candidates] == [mine, None]
 
 

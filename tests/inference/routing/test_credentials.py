@@ -12,7 +12,16 @@ from accounts.policy import Policy
 from catalog.visibility import EndpointFacts
 from config.credentials import Secret
 from tests.support import factories
-from tests.support.inference.routes import KEY, WORKSPACE, credential, planned, refused, route, used
+from tests.support.inference.routes import (
+    KEY,
+    WORKSPACE,
+    credential,
+    excluded,
+    planned,
+    refused,
+    route,
+    used,
+)
 from tests.support.inference.site import Site
 
 
@@ -44,9 +53,8 @@ def test_a_required_credential_that_cannot_be_decrypted_excludes_the_operators(
     flag: str,
 ) -> None:
     credentials = [credential("x", secret=None, **{flag: True})]
-    assert refused(public=[route("x")], credentials=credentials) == [
-        {"provider": "X Inc", "private": False, "model": "a/b", "excluded_by": ["byok_required"]}
-    ]
+    expected = [excluded("X", "byok_required")]
+    assert refused(public=[route("x")], credentials=credentials) == expected
 
 
 def test_a_credential_required_for_other_models_excludes_nothing() -> None:
@@ -56,9 +64,8 @@ def test_a_credential_required_for_other_models_excludes_nothing() -> None:
 
 def test_a_byok_only_credential_excludes_the_operators_for_every_model() -> None:
     credentials = [credential("x", is_byok_only=True, allowed_models=frozenset(("c/d",)))]
-    assert refused(public=[route("x")], credentials=credentials) == [
-        {"provider": "X Inc", "private": False, "model": "a/b", "excluded_by": ["byok_required"]}
-    ]
+    expected = [excluded("X", "byok_required")]
+    assert refused(public=[route("x")], credentials=credentials) == expected
 
 
 @pytest.mark.parametrize(
@@ -91,22 +98,16 @@ def test_a_credential_serves_only_its_allowed_models_keys_hosts_and_workspace(
         assert used(planned(**case)) == ["own-x"]
     else:
         reason = "credential_host" if "allowed_hosts" in fields else "no_credential"
-        assert refused(**case) == [
-            {"provider": "X Inc", "private": True, "model": "a/b", "excluded_by": [reason]}
-        ]
+        assert refused(**case) == [excluded("X", reason, private=True)]
 
 
 def test_the_operators_credential_never_opens_a_private_endpoint() -> None:
     private = route("x", private=True, secret=Secret("operator-x"))
-    assert refused(private=[private]) == [
-        {"provider": "X Inc", "private": True, "model": "a/b", "excluded_by": ["no_credential"]}
-    ]
+    assert refused(private=[private]) == [excluded("X", "no_credential", private=True)]
 
 
 def test_a_public_endpoint_without_any_credential_is_explained() -> None:
-    assert refused(public=[route("x", secret=None)]) == [
-        {"provider": "X Inc", "private": False, "model": "a/b", "excluded_by": ["no_credential"]}
-    ]
+    assert refused(public=[route("x", secret=None)]) == [excluded("X", "no_credential")]
 
 
 def test_a_private_endpoint_of_another_organization_is_hidden(site: Site) -> None:
@@ -239,14 +240,8 @@ def test_policies_apply_to_each_credential_separately() -> None:
 
 def test_a_required_credential_that_a_policy_refuses_excludes_the_operators() -> None:
     credentials = [credential("x", is_required=True, declared_zdr=False)]
-    assert refused(public=[route("x", zdr=True)], credentials=credentials, zdr=True) == [
-        {
-            "provider": "X Inc",
-            "private": False,
-            "model": "a/b",
-            "excluded_by": ["zdr", "byok_required"],
-        }
-    ]
+    expected = [excluded("X", "zdr", "byok_required")]
+    assert refused(public=[route("x", zdr=True)], credentials=credentials, zdr=True) == expected
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,9 @@ TOO_LONG = (
     "tokens."
 )
 LONG_WORDS = ("sim-too-long", 400, "context_length_exceeded", TOO_LONG)
-FLAGGED = (
-    "sim-flagged",
-    403,
-    "content_policy_violation",
-    "Your input was flagged by our moderation.",
-)
-FLAGGED_400 = ("sim-flagged:400", 400, *FLAGGED[2:])
+MODERATED = ("content_policy_violation", "Your input was flagged by our moderation.")
+FLAGGED = ("sim-flagged", 403, *MODERATED)
+FLAGGED_400 = ("sim-flagged:400", 400, *MODERATED)
 REFUSALS = pytest.mark.parametrize(
     ("behaviour", "status", "error_type", "message"), [LONG_CODE, LONG_WORDS, FLAGGED, FLAGGED_400]
 )
@@ -96,7 +92,7 @@ def test_the_last_error_is_answered_when_every_model_refuses(site: Site) -> None
     site.publish("sim-too-long")
     other = another_model(site, "sim-flagged")
     answer = site.chat(models=[site.model.slug, other.slug])
-    assert (answer.status_code, answer.json()["error"]["message"]) == (403, FLAGGED[3])
+    assert (answer.status_code, answer.json()["error"]["message"]) == (403, MODERATED[1])
     assert asked_upstream(site) == ["sim-too-long", "sim-flagged"]
 
 
@@ -121,8 +117,7 @@ def test_flagged_content_says_nothing_about_the_health_of_an_endpoint(site: Site
     site.publish("sim-flagged")
     for _ in range(6):
         assert site.chat().status_code == 403
-    answer = site.post(site.chat_body(), path="/api/v1/routing/explain")
-    [candidate] = answer.json()["data"]["candidates"]
+    [candidate] = site.explain()["candidates"]
     assert candidate["health"]["state"] == "healthy"
     assert candidate["health"]["failure_share"] == 0
 

@@ -7,17 +7,15 @@ from typing import Any
 
 import pytest
 
-from accounts.policy import Policy
 from catalog.abilities import UNSET_SETTINGS, EndpointSettings, change
 from catalog.dialects.base import Operation
 from config.api.errors import GatewayError, InvalidRequest
 from inference.requests import parsing
-from inference.routing.candidates import RoutingContext, Selection, require_candidates
 from inference.routing.needs import NoEndpoint, PromptTooLong
-from inference.routing.routes import CatalogSnapshot, OrganizationSnapshot, Route
+from inference.routing.routes import Route
 from tests.support import factories
 from tests.support.database.snapshots import everything
-from tests.support.inference.routes import KEY, WORKSPACE, credential, route
+from tests.support.inference.routes import route, select
 from tests.support.inference.site import Site
 
 IMAGE = {"type": "image_url", "image_url": {"url": "https://pictures.example/cat.png"}}
@@ -38,21 +36,6 @@ def parse(
     }
     body = {"model": "a/b", **prompts[operation], **fields}
     return parsing.parse(operation, json.dumps(body).encode())
-
-
-def select(request: parsing.InferenceRequest, *routes: Route) -> Selection:
-    own = tuple(each for each in routes if each.is_private)
-    public = tuple(each for each in routes if not each.is_private)
-    return require_candidates(
-        request,
-        RoutingContext(
-            snapshot=CatalogSnapshot(1, {"a/b": public}, {"a/b": "a/b"}),
-            own=OrganizationSnapshot(1, {"a/b": own}, (credential("own"),)),
-            workspace_id=WORKSPACE,
-            key_digest=KEY,
-            policy=Policy.of(fallback="any"),
-        ),
-    )
 
 
 def refuse(request: parsing.InferenceRequest, *routes: Route) -> GatewayError:

@@ -9,24 +9,14 @@ import pytest
 from msgspec.structs import replace
 
 from accounts.models import Guardrail
-from accounts.policy import Policy
 from catalog.abilities import read_abilities
 from catalog.dialects.base import Operation
 from config.server.load.large_work import LARGE_BYTES
 from endpoints.models import IMAGE_INPUT, Validation
 from inference.requests import parsing, schemas
-from inference.routing.candidates import (
-    RoutingContext,
-    require_candidates,
-    select_candidates,
-)
-from inference.routing.needs import NoEndpoint
-from inference.routing.routes import (
-    CatalogSnapshot,
-    OrganizationSnapshot,
-)
+from inference.routing.candidates import select_candidates
 from tests.support.inference.pictures import reference
-from tests.support.inference.routes import KEY, WORKSPACE, credential, planned, reasons, route
+from tests.support.inference.routes import excluded, planned, reasons, refused, route, select
 from tests.support.inference.site import Site
 
 SHOWN = [{"role": "user", "content": [reference()]}]
@@ -51,19 +41,13 @@ def test_an_endpoint_above_max_price_is_excluded(
     if admitted:
         assert len(planned([endpoint], max_price=schemas.MaxPrice(**limit)).candidates) == 1
         return
-    with pytest.raises(NoEndpoint) as caught:
-        planned([endpoint], max_price=schemas.MaxPrice(**limit))
-    assert caught.value.metadata["excluded"] == [
-        {"provider": "Dear Inc", "private": False, "model": "a/b", "excluded_by": ["max_price"]}
-    ]
+    expected = [excluded("Dear", "max_price")]
+    assert refused(public=[endpoint], max_price=schemas.MaxPrice(**limit)) == expected
 
 
 def test_only_requested_quantizations_are_candidates() -> None:
-    endpoints = [
-        route("one", quantization="fp8"),
-        route("two", quantization="int4"),
-        route("three"),
-    ]
+    coarse = route("two", quantization="int4")
+    endpoints = [route("one", quantization="fp8"), coarse, route("three")]
     found = planned(endpoints, quantizations=["fp8", "unknown"])
     assert {each.route.facts.provider_slug for each in found.candidates} == {"one", "three"}
     assert [each.reasons for each in found.excluded] == [["quantizations"]]
@@ -79,16 +63,7 @@ def test_require_parameters_excludes_endpoints_that_do_not_list_them() -> None:
     knowing = route("one", supported_parameters=frozenset(("temperature", "logit_bias")))
     ignorant = route("two", supported_parameters=frozenset(("temperature",)))
     silent = route("three")
-    found = require_candidates(
-        request,
-        RoutingContext(
-            snapshot=CatalogSnapshot(1, {"a/b": (knowing, ignorant, silent)}, {"a/b": "a/b"}),
-            own=OrganizationSnapshot(1, {}, ()),
-            workspace_id=WORKSPACE,
-            key_digest=KEY,
-            policy=Policy.of(fallback="any"),
-        ),
-    )
+    found = select(request, knowing, ignorant, silent)
     assert {each.route.facts.provider_slug for each in found.candidates} == {"one", "three"}
     assert [each.reasons for each in found.excluded] == [["require_parameters"]]
 
@@ -120,21 +95,11 @@ def test_require_parameters_compares_parameters_by_meaning(
 ) -> None:
     body = f'{{"model": "a/b", "messages": [{{"role": "user", "content": "x"}}], {asked}}}'
     known = None if listed is None else frozenset(listed)
-    found = select_candidates(
-        replace(
-            parsing.parse(Operation.CHAT, body.encode()),
-            preferences=schemas.ProviderPreferences(require_parameters=True),
-        ),
-        RoutingContext(
-            snapshot=CatalogSnapshot(
-                1, {"a/b": (route("x", supported_parameters=known),)}, {"a/b": "a/b"}
-            ),
-            own=OrganizationSnapshot(1, {}, ()),
-            workspace_id=WORKSPACE,
-            key_digest=KEY,
-            policy=Policy.of(fallback="any"),
-        ),
+    request = replace(
+        parsing.parse(Operation.CHAT, body.encode()),
+        preferences=schemas.ProviderPreferences(require_parameters=True),
     )
+    found = select(request, route("x", supported_parameters=known), by=select_candidates)
     assert bool(found.candidates) is serves
     assert reasons(found) == ({} if serves else {"x": ["require_parameters"]})
 
@@ -156,10 +121,10 @@ def test_a_private_endpoint_is_judged_by_what_was_proven(site: Site) -> None:
     Validation.objects.filter(pk=endpoint.validation_id).update(parameters=proofs)
     # A validation belongs to a draft; whatever replaces it moves the version, as this does.
     endpoint.save(update_fields=["updated_at"])
-    refused = site.chat(seed=1, **wanted)
-    assert refused.status_code == 404
-    [excluded] = refused.json()["error"]["metadata"]["excluded"]
-    assert excluded["excluded_by"] == ["require_parameters"]
+    answer = site.chat(seed=1, **wanted)
+    assert answer.status_code == 404
+    [left_out] = answer.json()["error"]["metadata"]["excluded"]
+    assert left_out["excluded_by"] == ["require_parameters"]
     assert site.chat(stop=["x"], temperature=1, max_tokens=5).status_code == 200
     assert site.chat(stop=["x"], temperature=1, **wanted).status_code == 200
     # Without the requirement everything is sent.
@@ -191,16 +156,8 @@ def test_required_parameters_of_a_private_endpoint(
         "provider": {"require_parameters": True},
         **asked,
     }
-    found = select_candidates(
-        parsing.parse(Operation.CHAT, json.dumps(body).encode()),
-        RoutingContext(
-            snapshot=CatalogSnapshot(1, {}, {"a/b": "a/b"}),
-            own=OrganizationSnapshot(1, {"a/b": (own,)}, (credential("own"),)),
-            workspace_id=WORKSPACE,
-            key_digest=KEY,
-            policy=Policy.of(fallback="any"),
-        ),
-    )
+    request = parsing.parse(Operation.CHAT, json.dumps(body).encode())
+    found = select(request, own, by=select_candidates)
     assert bool(found.candidates) is admitted
     assert [each.reasons for each in found.excluded] == (
         [] if admitted else [["require_parameters"]]
@@ -244,8 +201,7 @@ def test_thinking_that_is_not_sent_is_named(site: Site) -> None:
     assert answer.headers["X-Left-Out"] == "reasoning"
     assert site.dialled()[0].body.keys().isdisjoint(wish)
     assert "X-Left-Out" not in site.chat(reasoning={"exclude": True}).headers
-    refused = site.chat(**wish, provider={"require_parameters": True})
-    assert refused.status_code == 404
+    assert site.chat(**wish, provider={"require_parameters": True}).status_code == 404
     assert len(site.dialled()) == 2
 
 

@@ -59,8 +59,8 @@ def test_an_endpoint_that_says_that_nothing_is_left_is_called_after_the_others(s
         return site.chat(provider={"sort": "price"})
 
     def states() -> dict[str, str]:
-        found = site.post(site.chat_body(), path="/api/v1/routing/explain").json()["data"]
-        return {each["provider"]: each["health"]["state"] for each in found["candidates"]}
+        candidates = site.explain()["candidates"]
+        return {each["provider"]: each["health"]["state"] for each in candidates}
 
     assert ask().json()["provider"] == "Acme AI"
     assert ask().json()["provider"] == "Other AI"

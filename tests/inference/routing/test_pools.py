@@ -179,17 +179,13 @@ def open_stream(site: Site, **fields: Any) -> requests.Response:
     return answer
 
 
-def explain(site: Site) -> Any:
-    return site.post(site.chat_body(), path="/api/v1/routing/explain").json()["data"]
-
-
 def test_requests_in_flight_are_counted_and_the_next_go_to_a_lower_priority(site: Site) -> None:
     main, spare = site.own("sim-gated"), site.own()
     pool(site, main, priority=1, max_in_flight=1)
     with open_stream(site) as first:
         assert running(main) == 1
         assert site.chat().status_code == 200
-        explained = explain(site)
+        explained = site.explain()
         [full] = [each for each in explained["excluded"] if "pool" in each]
         assert full["excluded_by"] == ["max_in_flight"]
         assert full["pool"] == {
@@ -200,7 +196,7 @@ def test_requests_in_flight_are_counted_and_the_next_go_to_a_lower_priority(site
     site.eventually(lambda: running(main) == 0)
     served = Generation.objects.order_by("created_at").values_list("private_endpoint", flat=True)
     assert list(served) == [main.pk, spare.pk]
-    [candidate, _] = explain(site)["candidates"]
+    [candidate, _] = site.explain()["candidates"]
     assert candidate["pool"] == {
         "priority": 1, "weight": 100, "share": 1.0, "in_flight": 0, "max_in_flight": 1,
     }  # fmt: skip
@@ -261,7 +257,7 @@ def test_of_a_slow_a_full_and_a_dying_server_every_request_is_answered(site: Sit
             assert [server.total_requests for server in (slow, full, dying)] == [0, 1, 1]
         waiting += [threads.submit(site.chat) for _ in range(2)]
         assert slow.wait_until(lambda: slow.total_requests == 2)
-        [excluded] = [each for each in explain(site)["excluded"] if "pool" in each]
+        [excluded] = [each for each in site.explain()["excluded"] if "pool" in each]
         assert (excluded["excluded_by"], excluded["pool"]["in_flight"]) == (["max_in_flight"], 1)
         slow.release(2)
         full.release(1)

@@ -22,22 +22,24 @@ from inference.routing.routes import PrivateModel
 from tests.support import factories
 from tests.support.governance import make_preset, make_workspace
 from tests.support.inference.repeats import cache_status, keep_answers
-from tests.support.inference.routes import credential, planned, reasons, refused, route, used
-from tests.support.inference.site import Site
+from tests.support.inference.routes import (
+    credential,
+    excluded,
+    planned,
+    reasons,
+    refused,
+    route,
+    used,
+)
+from tests.support.inference.site import ASKED, MESSAGES, Site
 
-WORDS: Final = [{"role": "user", "content": "one two"}]
-FACES: Final[dict[str, dict[str, Any]]] = {
-    "chat/completions": {"messages": WORDS},
-    "completions": {"prompt": "one two"},
-    "messages": {"messages": WORDS, "max_tokens": 16},
-    "responses": {"input": "one two"},
-    "embeddings": {"input": "one two"},
-}
 REQUESTS: Final = [
-    (path, {**body, "stream": stream})
-    for path, body in FACES.items()
-    for stream in (False, True)
-    if not (stream and path == "embeddings")
+    *(
+        (path, {**body, "stream": stream})
+        for path, body in ASKED.items()
+        for stream in (False, True)
+    ),
+    ("/api/v1/embeddings", {"input": "one two"}),
 ]
 
 
@@ -61,10 +63,11 @@ class Leak:
     def delete(self, query: str = "") -> Any:
         return self.manager.delete(f"/api/v1/private-endpoints/{self.private_id}{query}")
 
-    def explain(self) -> dict[str, Any]:
-        answer = self.site.post(self.site.chat_body(), path="/api/v1/routing/explain")
-        found: dict[str, Any] = answer.json()["data"]
-        return found
+    def metadata(self) -> Any:
+        """Returns what an answer says about its routing."""
+        headers = {"X-OpenRouter-Experimental-Metadata": "enabled"}
+        answer = self.site.post(self.site.chat_body(), headers=headers)
+        return answer.json()["openrouter_metadata"]
 
     def behave(self, behaviour: str, **fields: Any) -> None:
         PrivateEndpoint.objects.filter(pk=self.private.pk).update(
@@ -76,9 +79,7 @@ class Leak:
 
         def ask(asked: tuple[str, dict[str, Any]]) -> requests.Response:
             path, body = asked
-            return self.site.post(
-                {"model": self.site.model.slug, **body, **fields}, path=f"/api/v1/{path}"
-            )
+            return self.site.post({"model": self.site.model.slug, **body, **fields}, path=path)
 
         self.site.upstream.clear()
         with ThreadPoolExecutor(len(REQUESTS)) as pool:
@@ -103,7 +104,7 @@ def open_circuit(leak: Leak) -> None:
     for _ in range(6):
         assert leak.site.chat().status_code == 502
     # The workers exchange their health once a second.
-    leak.site.eventually(lambda: leak.explain()["candidates"][0]["health"]["state"] == "open")
+    leak.site.eventually(lambda: leak.site.explain()["candidates"][0]["health"]["state"] == "open")
 
 
 def lose_key(leak: Leak) -> None:
@@ -145,9 +146,9 @@ def test_no_prompt_reaches_a_public_endpoint_unless_listed(leak: Leak, state: st
     assert leak.prompts_elsewhere() == 0
     assert not Generation.objects.exclude(private_endpoint=leak.private).exists()
     for answer in answers:
-        if "/messages" not in answer.url:
-            excluded = answer.json()["error"]["metadata"]["excluded"]
-            public = [each["excluded_by"] for each in excluded if not each["private"]]
+        if MESSAGES not in answer.url:
+            left_out = answer.json()["error"]["metadata"]["excluded"]
+            public = [each["excluded_by"] for each in left_out if not each["private"]]
             assert public == [["private_only"]] * 3
 
 
@@ -175,24 +176,17 @@ def test_a_shared_slug_lists_the_private_endpoint_alone(
 
 
 def test_the_metadata_of_an_answer_says_what_is_not_used(leak: Leak) -> None:
-    answer = leak.site.post(
-        leak.site.chat_body(), headers={"X-OpenRouter-Experimental-Metadata": "enabled"}
-    )
-    [step] = answer.json()["openrouter_metadata"]["pipeline"]
+    [step] = leak.metadata()["pipeline"]
     assert [each["excluded_by"] for each in step["data"]["excluded"]] == [["private_only"]] * 3
-    assert [each["excluded_by"] for each in leak.explain()["excluded"]] == [["private_only"]] * 3
-    assert leak.explain()["policy"]["fallback"] == "listed"
+    assert [each["excluded_by"] for each in leak.site.explain()["excluded"]] == [
+        ["private_only"]
+    ] * 3
+    assert leak.site.explain()["policy"]["fallback"] == "listed"
 
 
 def test_explain_and_metadata_say_since_when_an_endpoint_has_drifted(leak: Leak) -> None:
     def told() -> tuple[list[Any], list[Any]]:
-        answer = leak.site.post(
-            leak.site.chat_body(), headers={"X-OpenRouter-Experimental-Metadata": "enabled"}
-        )
-        places = (
-            answer.json()["openrouter_metadata"]["endpoints"]["available"],
-            leak.explain()["candidates"],
-        )
+        places = leak.metadata()["endpoints"]["available"], leak.site.explain()["candidates"]
         available, candidates = ([each.get("drifted_at") for each in place] for place in places)
         return available, candidates
 
@@ -277,9 +271,8 @@ def test_a_name_of_the_private_provider_lists_no_other_one(name: str) -> None:
 
 def test_a_withdrawn_model_is_closed_without_any_endpoint() -> None:
     own = {"a/b": PrivateModel(frozenset(("own",)))}
-    assert refused(public=[route("x")], policy=Policy(), private_models=own) == [
-        {"provider": "X Inc", "private": False, "model": "a/b", "excluded_by": ["private_only"]}
-    ]
+    expected = [excluded("X", "private_only")]
+    assert refused(public=[route("x")], policy=Policy(), private_models=own) == expected
     listed = planned([route("x")], policy=Policy(), private_models=own, only=["x"])
     assert used(listed) == ["operator-x"]
 
@@ -332,9 +325,9 @@ def test_a_private_model_that_left_the_catalogue_means_no_other_one(leak: Leak, 
         {"models": [f"{falcon.slug}:floor", "ours"]},
     ):
         answer = leak.site.chat(**fields)
-        [excluded] = answer.json()["error"]["metadata"]["excluded"]
-        assert (answer.status_code, excluded["model"]) == (404, heir.slug)
-        assert excluded["excluded_by"] == ["private_only"]
+        [left_out] = answer.json()["error"]["metadata"]["excluded"]
+        assert (answer.status_code, left_out["model"]) == (404, heir.slug)
+        assert left_out["excluded_by"] == ["private_only"]
     assert leak.site.dialled() == []
     assert leak.site.chat(model=heir.slug).status_code == 200
     assert leak.site.chat(model="ours", provider={"only": ["acme"]}).status_code == 404

@@ -216,7 +216,7 @@ def test_requests_whose_fallbacks_fail_together_are_not_told_of_each_other(
     """The keys of all but the first are read with one statement, which meets a lock."""
     body = site.chat_body("one two", provider={"order": ORDER})
     other = factories.make_tenant("Other").api_key
-    asked = [({"headers": METADATA}), ({"headers": METADATA}), ({"key": other}), ({"key": other})]
+    asked: list[dict[str, Any]] = [{"headers": METADATA}] * 2 + [{"key": other}] * 2
     session = connection.copy()
     with ThreadPoolExecutor(len(asked)) as pool:
         answers = []

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from accounts.policy import Policy
 from catalog.capabilities import UNDESCRIBED, Capabilities, NativeFormat
 from catalog.dialects import openai
 from catalog.dialects.base import Operation, Reply
@@ -20,16 +19,11 @@ from inference.exchange.attempts import build_call
 from inference.exchange.tally import Tally
 from inference.requests import parsing
 from inference.requests.messages import native
-from inference.routing.candidates import RoutingContext, Selection, require_candidates
-from inference.routing.routes import (
-    CatalogSnapshot,
-    OrganizationSnapshot,
-    Route,
-    RoutingDefaults,
-)
+from inference.routing.candidates import Selection
+from inference.routing.routes import Route, RoutingDefaults
 from tests.support.database.snapshots import everything
 from tests.support.inference.prices import read_pricing
-from tests.support.inference.routes import KEY, WORKSPACE, credential, route
+from tests.support.inference.routes import route, select
 from tests.support.inference.site import Site
 
 PRICED = read_pricing({"web_search": "0.01"})
@@ -47,22 +41,6 @@ def parse(**fields: Any) -> parsing.InferenceRequest:
 
 def served(provider: str, price: Price, **fields: Any) -> Route:
     return replace(route(provider, **fields), price=price)
-
-
-def select(request: parsing.InferenceRequest, *routes: Route, **context: Any) -> Selection:
-    own = tuple(each for each in routes if each.is_private)
-    public = tuple(each for each in routes if not each.is_private)
-    return require_candidates(
-        request,
-        RoutingContext(
-            snapshot=CatalogSnapshot(1, {"a/b": public}, {"a/b": "a/b"}),
-            own=OrganizationSnapshot(1, {"a/b": own}, (credential("own"),)),
-            workspace_id=WORKSPACE,
-            key_digest=KEY,
-            policy=Policy.of(fallback="any"),
-            **context,
-        ),
-    )
 
 
 def sent(request: parsing.InferenceRequest, selection: Selection) -> dict[str, Any]:

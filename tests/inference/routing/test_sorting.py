@@ -14,17 +14,13 @@ from accounts.policy import Policy
 from catalog.aliases.names import VARIANTS, ModelNotFound
 from catalog.visibility import exclusions
 from inference.requests import schemas
-from inference.routing.candidates import (
-    select_candidates,
-)
+from inference.routing.candidates import select_candidates
 from inference.routing.health import UNKNOWN, Health, HealthState
-from inference.routing.routes import (
-    Route,
-    RoutingDefaults,
-)
+from inference.routing.routes import Route, RoutingDefaults
 from tests.support.inference.routes import (
     PREFERENCES,
     SHARES,
+    measured,
     planned,
     route,
     routes_of,
@@ -43,6 +39,14 @@ def test_requests_of_a_session_go_to_one_provider(site: Site) -> None:
     assert len(names) == 1
 
 
+def numbered(**prices: str) -> list[Route]:
+    """Returns routes with these prices, whose endpoints have the ids 1, 2 and so on."""
+    return [
+        route(name, price, endpoint_id=uuid.UUID(int=number))
+        for number, (name, price) in enumerate(prices.items(), 1)
+    ]
+
+
 STANDINGS = st.sampled_from(
     [
         Health(),
@@ -50,8 +54,8 @@ STANDINGS = st.sampled_from(
         Health(HealthState.OPEN, 1.0),
         Health(HealthState.RATE_LIMITED),
         Health(HealthState.HALF_OPEN),
-        Health(latency=dict.fromkeys(SHARES, 100.0), throughput=dict.fromkeys(SHARES, 50.0)),
-        Health(latency=dict.fromkeys(SHARES, 900.0), throughput=dict.fromkeys(SHARES, 5.0)),
+        measured(100.0, 50.0),
+        measured(900.0, 5.0),
     ]
 )
 
@@ -131,11 +135,7 @@ def firsts(routes: list[Route], **case: Any) -> list[str]:
 
 
 def test_a_draw_weights_endpoints_by_the_inverse_square_of_the_price() -> None:
-    routes = [
-        route("a", "1", endpoint_id=uuid.UUID(int=1)),
-        route("b", "2", endpoint_id=uuid.UUID(int=2)),
-        route("c", "3", endpoint_id=uuid.UUID(int=3)),
-    ]
+    routes = numbered(a="1", b="2", c="3")
     # 4,000 draws at odds of 36 : 9 : 4; the seeds determine the exact counts.
     assert Counter(firsts(routes)) == {"a": 2947, "b": 706, "c": 347}
 
@@ -231,34 +231,18 @@ def test_measures_sort_endpoints_and_move_slow_ones_back(
 ) -> None:
     """``c`` is the cheapest endpoint and has no measures."""
     states = {
-        1: Health(
-            HealthState.HEALTHY, 0.05, dict.fromkeys(SHARES, 300.0), dict.fromkeys(SHARES, 50.0)
-        ),
-        2: Health(
-            HealthState.HEALTHY, 0.0, dict.fromkeys(SHARES, 200.0), dict.fromkeys(SHARES, 40.0)
-        ),
+        1: measured(300.0, 50.0, 0.05),
+        2: measured(200.0, 40.0),
         3: Health(HealthState.HEALTHY, 0.09),
     }
-    routes = [
-        route("a", "2", endpoint_id=uuid.UUID(int=1)),
-        route("b", "3", endpoint_id=uuid.UUID(int=2)),
-        route("c", "1", endpoint_id=uuid.UUID(int=3)),
-    ]
-    found = planned(
-        routes,
-        **preferences,
-        options={"health_of": lambda endpoint: states[endpoint.int]},
-    )
+    options = {"health_of": lambda endpoint: states[endpoint.int]}
+    found = planned(numbered(a="2", b="3", c="1"), **preferences, options=options)
     assert [each.route.facts.provider_slug for each in found.candidates] == list(expected)
 
 
 def test_a_suffix_outranks_the_workspace_and_yields_to_the_request() -> None:
-    slow = Health(latency=dict.fromkeys(SHARES, 300.0), throughput=dict.fromkeys(SHARES, 10.0))
-    fast = Health(latency=dict.fromkeys(SHARES, 100.0), throughput=dict.fromkeys(SHARES, 90.0))
-    routes = [
-        route("dear", "9", endpoint_id=uuid.UUID(int=1)),
-        route("cheap", "1", endpoint_id=uuid.UUID(int=2)),
-    ]
+    slow, fast = measured(300.0, 10.0), measured(100.0, 90.0)
+    routes = numbered(dear="9", cheap="1")
 
     def first(name: str, sort: str | None = None, default: str | None = None) -> str:
         found = planned(

@@ -9,7 +9,20 @@ from typing import Any
 import pytest
 
 from inference.routing.health import Health, HealthState, subject_of
-from tests.support.inference.routes import SHARES, credential, planned, route, subjects, used
+from tests.support.inference.routes import (
+    SHARES,
+    credential,
+    measured,
+    planned,
+    route,
+    subjects,
+    used,
+)
+
+
+def ailing(*ill: uuid.UUID, state: HealthState = HealthState.OPEN) -> dict[str, Any]:
+    """Returns routing options in which these subjects have ``state``."""
+    return {"health_of": lambda subject: Health(state if subject in ill else HealthState.HEALTHY)}
 
 
 @pytest.mark.parametrize(
@@ -19,9 +32,7 @@ def test_an_open_circuit_misses_every_preferred_measure(preferred: dict[str, flo
     dead, slow = route("a", "1"), route("b", "2")
     states = {
         dead.endpoint_id: Health(HealthState.OPEN, 1.0),
-        slow.endpoint_id: Health(
-            latency=dict.fromkeys(SHARES, 900.0), throughput=dict.fromkeys(SHARES, 5.0)
-        ),
+        slow.endpoint_id: measured(900.0, 5.0),
     }
     found = planned([dead, slow], **preferred, options={"health_of": states.__getitem__})
     assert used(found) == ["operator-b", "operator-a"]
@@ -39,7 +50,7 @@ def test_an_open_circuit_misses_every_preferred_measure(preferred: dict[str, flo
 )
 def test_unhealthy_endpoints_come_last(state: HealthState, expected: str) -> None:
     routes = [route("a", "1"), route("b", "2")]
-    ill = {"health_of": lambda end: Health(state) if end == routes[0].endpoint_id else Health()}
+    ill = ailing(routes[0].endpoint_id, state=state)
     found = planned(routes, options=ill)
     assert used(found) == [f"operator-{name}" for name in expected]
     assert used(planned(routes, order=["a"], options=ill)) == ["operator-a", "operator-b"]
@@ -47,11 +58,7 @@ def test_unhealthy_endpoints_come_last(state: HealthState, expected: str) -> Non
 
 def test_a_request_without_fallbacks_is_not_used_as_a_probe() -> None:
     routes = [route("a", "1"), route("b", "2")]
-    half_open = {
-        "health_of": lambda end: Health(
-            HealthState.HALF_OPEN if end == routes[0].endpoint_id else HealthState.HEALTHY
-        )
-    }
+    half_open = ailing(routes[0].endpoint_id, state=HealthState.HALF_OPEN)
     assert used(planned(routes, allow_fallbacks=False, options=half_open)) == ["operator-b"]
 
 
@@ -113,11 +120,6 @@ def test_an_endpoint_whose_credential_names_the_host_is_measured_per_credential(
     assert [(each.route, each.measured_subject == each.subject) for each in apart] == [
         (cloud, True)
     ]
-
-
-def ailing(*ill: uuid.UUID, state: HealthState = HealthState.OPEN) -> dict[str, Any]:
-    """Returns routing options in which these subjects have ``state``."""
-    return {"health_of": lambda subject: Health(state if subject in ill else HealthState.HEALTHY)}
 
 
 @pytest.mark.parametrize("state", [HealthState.OPEN, HealthState.RATE_LIMITED])

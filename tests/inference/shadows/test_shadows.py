@@ -82,9 +82,7 @@ def test_shadow_counts_what_it_would_refuse(
 
     assert counted(site, shadow, 3) == {reason: 3}
     assert read_result(shadow.pk).keys == {ApiKey.objects.get(name="inference").pk: 3}
-    [explained] = site.post(site.chat_body(content), path="/api/v1/routing/explain").json()["data"][
-        "shadows"
-    ]
+    [explained] = site.explain(content)["shadows"]
     assert explained == {"guardrail_id": str(shadow.guardrail_id), "would_refuse": reason}
 
     shadow.enforce()

@@ -27,12 +27,11 @@ from tests.support.inference.repeats import (
 from tests.support.inference.site import CHAT, Site
 from tests.support.texts.logged import ask_content, log_texts, read_content, wait_until_stored
 
-EXPLAIN = "/api/v1/routing/explain"
 ADDRESS = "ann@example.com"
 
 
 def explained(site: Site, **fields: Any) -> Any:
-    return site.post(site.chat_body(**fields), path=EXPLAIN).json()["data"]["io_logging"]
+    return site.explain(**fields)["io_logging"]
 
 
 def assert_not_logged(site: Site, reason: str, **fields: Any) -> None:

@@ -22,7 +22,7 @@ from inference.routing.candidates import (
     Selection,
     require_candidates,
 )
-from inference.routing.health import subject_of
+from inference.routing.health import Health, HealthState, subject_of
 from inference.routing.needs import NoEndpoint
 from inference.routing.routes import (
     CatalogSnapshot,
@@ -166,9 +166,25 @@ def refused(**case: Any) -> list[dict[str, Any]]:
     return excluded
 
 
+def excluded(provider: str, *by: str, private: bool = False) -> dict[str, Any]:
+    """Returns what is told of an endpoint that is excluded by these reasons."""
+    return {
+        "provider": f"{provider} Inc",
+        "private": private,
+        "model": "a/b",
+        "excluded_by": list(by),
+    }
+
+
 def reasons(found: Selection) -> dict[str, list[str]]:
     """Returns the reason for which each provider is excluded."""
     return {each.route.facts.provider_slug: each.reasons for each in found.excluded}
+
+
+def measured(latency: float, throughput: float, failure_share: float = 0.0) -> Health:
+    """Returns a good health with these measures."""
+    latencies, throughputs = (dict.fromkeys(SHARES, each) for each in (latency, throughput))
+    return Health(HealthState.HEALTHY, failure_share, latencies, throughputs)
 
 
 PRICES = st.sampled_from(["0", "0.000001", "0.000002", "0.00001"])

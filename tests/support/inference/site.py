@@ -114,6 +114,11 @@ class Site:
         messages = [{"role": "user", "content": content}]
         return {"model": self.model.slug, "messages": messages, **fields}
 
+    def explain(self, content: Any = "one two", **fields: Any) -> Any:
+        """Returns how a chat request would be routed."""
+        answer = self.post(self.chat_body(content, **fields), path="/api/v1/routing/explain")
+        return answer.json()["data"]
+
     def settled(self) -> Generation:
         """Returns the only generation after its settlement."""
         self.eventually(lambda: not Generation.objects.filter(status="pending").exists())
