@@ -33,11 +33,34 @@ from tests.support.inference.repeats import (
     send,
     wait_until_kept,
 )
-from tests.support.inference.site import CHAT, Site, content_of, events_of
+from tests.support.inference.site import (
+    ASKED,
+    MESSAGES,
+    RESPONSES,
+    TEXT,
+    Site,
+    content_of,
+    events_of,
+)
 from tests.support.ledger import assert_in_order
 
-RESPONSES = "/api/v1/responses"
-MESSAGES = "/api/v1/messages"
+
+def wait_until_ended(site: Site) -> None:
+    site.eventually(lambda: not IdempotentRequest.objects.filter(ended_at=None).exists())
+
+
+def another_model(site: Site, behaviour: str) -> str:
+    """Publishes another model; returns its name."""
+    model = factories.make_model("acme/other")
+    site.publish(behaviour, model=model)
+    return str(model.slug)
+
+
+def refusal(answer: requests.Response, status: int = 409) -> dict[str, Any]:
+    """Returns what a refused request is told."""
+    assert answer.status_code == status
+    metadata: dict[str, Any] = answer.json()["error"]["metadata"]
+    return metadata
 
 
 def make_wav(seconds: int) -> bytes:
@@ -72,18 +95,9 @@ def test_a_repeat_gets_the_kept_answer_without_a_call_or_a_charge(kept: Site, st
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        (RESPONSES, {"input": "one two"}),
-        (MESSAGES, {"max_tokens": 50, "messages": [{"role": "user", "content": "one two"}]}),
-        ("/api/v1/completions", {"prompt": "one two"}),
-    ],
-)
-def test_each_face_replays_the_very_bytes(
-    kept: Site, path: str, body: dict[str, Any], stream: bool
-) -> None:
-    body = {"model": kept.model.slug, "stream": stream, **body}
+@pytest.mark.parametrize("path", [TEXT, MESSAGES, RESPONSES])
+def test_each_face_replays_the_very_bytes(kept: Site, path: str, stream: bool) -> None:
+    body = {"model": kept.model.slug, "stream": stream, **ASKED[path]}
     first = send(kept, body, path=path)
     assert first.status_code == 200, first.text
     wait_until_kept(kept)
@@ -118,14 +132,12 @@ def test_without_kept_answers_a_repeat_is_refused_with_the_generation(site: Site
     site.publish()
     first = send(site)
     site.settled()
-    site.eventually(lambda: IdempotentRequest.objects.get().ended_at is not None)
+    wait_until_ended(site)
     before = everything()
 
     again = send(site)
 
-    assert again.status_code == 409
-    error = again.json()["error"]
-    assert error["metadata"] == {
+    assert refusal(again) == {
         "error_type": "idempotent_answer_not_kept",
         "generation_id": first.json()["id"],
     }
@@ -144,13 +156,11 @@ def test_another_body_with_the_key_is_refused(site: Site, is_kept: bool) -> None
         keep_answers(site.tenant)
     send(site, site.chat_body("one two"))
     site.settled()
-    site.eventually(lambda: IdempotentRequest.objects.get().ended_at is not None)
+    wait_until_ended(site)
     before = everything()
 
     for body in (site.chat_body("one twp"), site.chat_body("one two", stream=True)):
-        other = send(site, body)
-        assert other.status_code == 422
-        assert other.json()["error"]["metadata"]["error_type"] == "idempotency_key_reused"
+        assert refusal(send(site, body), 422)["error_type"] == "idempotency_key_reused"
     assert everything() == before
     assert len(site.dialled()) == 1
 
@@ -159,9 +169,9 @@ def test_a_key_belongs_to_one_api_key_and_one_route(kept: Site, neighbour: Tenan
     _, other = ApiKey.objects.create_key(workspace=kept.tenant.workspace, name="other")
     answers = [
         send(kept),
-        kept.post(kept.chat_body(), key=other.reveal(), headers={"Idempotency-Key": KEY}),
-        kept.post(kept.chat_body(), key=neighbour.api_key, headers={"Idempotency-Key": KEY}),
-        send(kept, {"model": kept.model.slug, "prompt": "one two"}, path="/api/v1/completions"),
+        send(kept, by=other.reveal()),
+        send(kept, by=neighbour.api_key),
+        send(kept, {"model": kept.model.slug, **ASKED[TEXT]}, path=TEXT),
     ]
     assert [answer.status_code for answer in answers] == [200] * 4
     assert not any(map(is_replayed, answers))
@@ -181,8 +191,8 @@ def test_a_key_belongs_to_the_region_by_which_the_first_request_came(
 
     through = send(kept, headers={"Host": "eu.example.com"})
 
-    assert (through.status_code, is_replayed(through)) == (422, False)
-    assert through.json()["error"]["metadata"]["error_type"] == "idempotency_key_reused"
+    assert refusal(through, 422)["error_type"] == "idempotency_key_reused"
+    assert not is_replayed(through)
     assert everything() == before
     assert len(kept.dialled()) == 1
     again = send(kept)
@@ -197,15 +207,8 @@ def test_a_key_belongs_to_the_region_by_which_the_first_request_came(
 )
 def test_a_malformed_key_is_refused(site: Site, key: str) -> None:
     site.publish()
-    answer = requests.post(
-        f"{site.server}{CHAT}",
-        json=site.chat_body(),
-        headers={
-            "Authorization": f"Bearer {site.tenant.api_key}",
-            "Idempotency-Key": key.encode("latin-1"),
-        },
-        timeout=60,
-    )
+    headers = {"Idempotency-Key": key.encode("latin-1")}
+    answer = site.post(site.chat_body(), headers=headers)
     assert answer.status_code == 400, answer.text
     site.assert_nothing_happened()
     assert not IdempotentRequest.objects.exists()
@@ -233,11 +236,11 @@ def test_a_malformed_request_does_not_use_its_key(site: Site) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_request_that_fails_without_a_charge_frees_its_key(kept: Site, stream: bool) -> None:
     body = kept.chat_body("one two", stream=stream)
-    kept.publish("sim-status-500", model=(other := factories.make_model("acme/broken")))
-    failed = send(kept, {**body, "model": other.slug})
+    slug = another_model(kept, "sim-status-500")
+    failed = send(kept, {**body, "model": slug})
     assert failed.status_code == 502
     assert not IdempotentRequest.objects.exists()
-    again = send(kept, {**body, "model": other.slug})
+    again = send(kept, {**body, "model": slug})
     assert (again.status_code, is_replayed(again)) == (502, False)
     assert send(kept, body).status_code == 200
     # The answers of errors are copied after the request has left its worker's counts.
@@ -247,9 +250,9 @@ def test_a_request_that_fails_without_a_charge_frees_its_key(kept: Site, stream:
 def test_a_second_request_joins_the_one_that_runs(
     kept: Site, together: Callable[..., list[Any]]
 ) -> None:
-    kept.publish("sim-slow:1,0.02", model=(slow := factories.make_model("acme/slow")))
+    slug = another_model(kept, "sim-slow:1,0.02")
     for stream in (False, True):
-        body = {**kept.chat_body("one two three"), "model": slow.slug, "stream": stream}
+        body = {**kept.chat_body("one two three"), "model": slug, "stream": stream}
         key = f"join {stream}"
         answers = together(*[lambda: send(kept, body, key=key)] * 6)  # noqa: B023
         assert {answer.status_code for answer in answers} == {200}
@@ -266,9 +269,7 @@ def test_a_second_request_without_kept_answers_does_not_wait(site: Site) -> None
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(send, site)
         site.eventually(lambda: Generation.objects.filter(status="pending").exists())
-        second = send(site)
-        assert second.status_code == 409
-        metadata = second.json()["error"]["metadata"]
+        metadata = refusal(send(site))
         assert metadata["error_type"] == "idempotent_request_running"
         assert first.result().status_code == 200
     assert metadata["generation_id"] == first.result().json()["id"]
@@ -278,8 +279,8 @@ def test_a_second_request_without_kept_answers_does_not_wait(site: Site) -> None
 def test_those_who_joined_a_request_that_fails_run_it_themselves(
     kept: Site, together: Callable[..., list[Any]]
 ) -> None:
-    kept.publish("sim-status-500", model=(broken := factories.make_model("acme/broken")))
-    body = {**kept.chat_body(), "model": broken.slug}
+    slug = another_model(kept, "sim-status-500")
+    body = {**kept.chat_body(), "model": slug}
     answers = together(*[lambda: send(kept, body)] * 4)
     assert {answer.status_code for answer in answers} == {502}
     assert not IdempotentRequest.objects.exists()
@@ -287,34 +288,30 @@ def test_those_who_joined_a_request_that_fails_run_it_themselves(
 
 
 def test_a_request_waits_for_another_one_no_longer_than_it_says(kept: Site) -> None:
-    kept.publish("sim-held", model=(slow := factories.make_model("acme/slow")))
-    body = {**kept.chat_body(), "model": slow.slug}
+    slug = another_model(kept, "sim-held")
+    body = {**kept.chat_body(), "model": slug}
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(send, kept, body)
         kept.eventually(lambda: len(kept.dialled()) == 1)
         second = send(kept, body, headers={"X-Request-Timeout": "0.5"})
         kept.upstream.release()
         assert first.result().status_code == 200
-    assert second.status_code == 409
-    assert second.json()["error"]["metadata"]["error_type"] == "idempotent_request_running"
+    assert refusal(second)["error_type"] == "idempotent_request_running"
     assert is_replayed(send(kept, body))
 
 
 def leave_early(site: Site, body: dict[str, Any]) -> str:
     """Reads the first events of a stream and closes the connection; returns the generation."""
-    headers = {"Authorization": f"Bearer {site.tenant.api_key}", "Idempotency-Key": KEY}
-    with requests.post(
-        f"{site.server}{CHAT}", json=body, headers=headers, stream=True, timeout=60
-    ) as answer:
+    with send(site, body, stream=True) as answer:
         assert answer.status_code == 200
         next(answer.iter_content(64))
         return answer.headers["X-Generation-Id"]
 
 
 def test_a_caller_who_lost_its_connection_gets_the_whole_stream_again(kept: Site) -> None:
-    kept.publish("sim-slow:0,0.1", model=(slow := factories.make_model("acme/slow")))
+    slug = another_model(kept, "sim-slow:0,0.1")
     words = " ".join(["word"] * 10)
-    body = {**kept.chat_body(words, stream=True), "model": slow.slug}
+    body = {**kept.chat_body(words, stream=True), "model": slug}
     generation_id = leave_early(kept, body)
 
     again = send(kept, body)
@@ -334,9 +331,7 @@ def test_a_caller_who_left_is_charged_as_ever_where_nothing_is_kept(site: Site) 
     generation_id = leave_early(site, body)
     row = site.settled()
     assert (row.status, row.prompt_tokens is None) == ("cancelled", False)
-    again = send(site, body)
-    assert again.status_code == 409
-    assert again.json()["error"]["metadata"]["generation_id"] == generation_id
+    assert refusal(send(site, body))["generation_id"] == generation_id
 
 
 def test_a_key_outlives_a_request_that_takes_longer_than_its_lifetime(
@@ -355,10 +350,6 @@ def test_a_key_outlives_a_request_that_takes_longer_than_its_lifetime(
     assert clear_expired() == 0
     assert send(site).status_code == 409
     assert len(site.dialled()) == 1
-
-
-def wait_until_ended(site: Site) -> None:
-    site.eventually(lambda: not IdempotentRequest.objects.filter(ended_at=None).exists())
 
 
 def test_a_key_is_forgotten_after_its_lifetime(kept: Site) -> None:
@@ -407,9 +398,7 @@ def test_an_answer_that_cannot_be_decrypted_is_none(kept: Site) -> None:
     assert b"one" not in bytes(row.sealed)
     sealed = bytes(row.sealed)
     KeptAnswer.objects.update(sealed=sealed[:-1] + bytes((sealed[-1] ^ 1,)))
-    again = send(kept)
-    assert again.status_code == 409
-    assert again.json()["error"]["metadata"]["generation_id"] == first.json()["id"]
+    assert refusal(send(kept))["generation_id"] == first.json()["id"]
     assert len(kept.dialled()) == 1
 
 
@@ -428,7 +417,7 @@ def test_a_large_answer_is_not_kept(kept: Site, settings: Any) -> None:
         body = kept.chat_body("one two", stream=stream)
         key = f"large {stream}"
         assert send(kept, body, key=key).status_code == 200
-        kept.eventually(lambda: not IdempotentRequest.objects.filter(ended_at=None).exists())
+        wait_until_ended(kept)
         assert send(kept, body, key=key).status_code == 409
     assert not KeptAnswer.objects.exists()
     assert len(kept.dialled()) == 2
@@ -439,16 +428,13 @@ def test_an_organization_loses_only_its_own_oldest_answers(
 ) -> None:
     keep_answers(neighbour)
     settings.ORGANIZATION_KEPT_BYTES = 3 * 16_384
-    kept.post(kept.chat_body(), key=neighbour.api_key, headers={"Idempotency-Key": "theirs"})
+    send(kept, key="theirs", by=neighbour.api_key)
     for number in range(5):
         send(kept, key=f"{number}")
-    kept.eventually(lambda: not IdempotentRequest.objects.filter(ended_at=None).exists())
+    wait_until_ended(kept)
     states = [is_replayed(send(kept, key=f"{number}")) for number in range(5)]
     assert states == [False, False, True, True, True]
-    theirs = kept.post(
-        kept.chat_body(), key=neighbour.api_key, headers={"Idempotency-Key": "theirs"}
-    )
-    assert is_replayed(theirs)
+    assert is_replayed(send(kept, key="theirs", by=neighbour.api_key))
 
 
 @pytest.mark.parametrize("by", ["request", "workspace"])
@@ -466,11 +452,9 @@ def test_nothing_is_kept_under_zero_data_retention(site: Site, by: str) -> None:
         )
     first = send(site, body)
     assert first.status_code == 200, first.text
-    site.eventually(lambda: IdempotentRequest.objects.get().ended_at is not None)
+    wait_until_ended(site)
     assert not KeptAnswer.objects.exists()
-    again = send(site, body)
-    assert again.status_code == 409
-    assert again.json()["error"]["metadata"]["generation_id"] == first.json()["id"]
+    assert refusal(send(site, body))["generation_id"] == first.json()["id"]
 
 
 @pytest.mark.parametrize("change", [{"disabled": True}, {"expires_at": "2020-01-01T00:00:00Z"}])
@@ -488,15 +472,14 @@ def test_a_form_with_another_boundary_is_the_same_request(kept: Site) -> None:
         "acme/hears", input_modalities=["audio"], output_modalities=["transcription"]
     )
     kept.publish("sim-tokens:40,7", model=model)
-    headers = {"Authorization": f"Bearer {kept.tenant.api_key}", "Idempotency-Key": KEY}
     sound = make_wav(1)
     answers = [
-        requests.post(
-            f"{kept.server}/api/v1/audio/transcriptions",
+        kept.post(
+            None,
+            path="/api/v1/audio/transcriptions",
+            headers={"Idempotency-Key": KEY},
             data={"model": model.slug},
             files={"file": ("a.wav", data, "audio/wav")},
-            headers=headers,
-            timeout=60,
         )
         for data in (sound, sound, sound + bytes(2))
     ]
@@ -522,9 +505,7 @@ def test_a_request_whose_worker_died_has_its_key_until_it_is_swept(kept: Site) -
     KeptAnswer.objects.all().delete()
     IdempotentRequest.objects.update(ended_at=None)
     Generation.objects.update(status="failed", error_type="abandoned")
-    charged = send(kept)
-    assert charged.status_code == 409
-    assert charged.json()["error"]["metadata"]["error_type"] == "idempotent_answer_not_kept"
+    assert refusal(send(kept))["error_type"] == "idempotent_answer_not_kept"
     Generation.objects.update(prompt_tokens=None, completion_tokens=None, cost_nano=0)
     assert send(kept).status_code == 200
     assert len(kept.dialled()) == 2
@@ -534,7 +515,7 @@ def test_a_key_whose_worker_died_before_admission_is_free_after_a_minute(site: S
     site.publish()
     send(site)
     site.settled()
-    site.eventually(lambda: IdempotentRequest.objects.get().ended_at is not None)
+    wait_until_ended(site)
     IdempotentRequest.objects.update(generation_id="gen-0-never", ended_at=None)
     assert send(site).status_code == 409
     IdempotentRequest.objects.update(claimed_at=F("claimed_at") - timedelta(seconds=61))

@@ -25,21 +25,23 @@ from tests.support.inference.repeats import (
     keep_answers,
     wait_until_kept,
 )
-from tests.support.inference.site import CHAT, Site, content_of, events_of
+from tests.support.inference.site import (
+    ASKED,
+    CHAT,
+    MESSAGES,
+    RESPONSES,
+    TEXT,
+    Site,
+    content_of,
+    events_of,
+)
 from tests.support.ledger import assert_in_order
 
 ON = {"X-OpenRouter-Cache": "true"}
-MESSAGES = "/api/v1/messages"
-RESPONSES = "/api/v1/responses"
 
 
 def ask(
-    site: Site,
-    body: Any = None,
-    *,
-    path: str = CHAT,
-    key: str | None = None,
-    **headers: str,
+    site: Site, body: Any = None, *, path: str = CHAT, key: str | None = None, **headers: str
 ) -> requests.Response:
     """Sends a request that asks for the cache."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -77,12 +79,7 @@ def test_a_cached_answer_costs_nothing_and_has_a_generation_of_its_own(kept: Sit
     account = Account.objects.get(organization=kept.tenant.organization, kind="credits")
     assert (account.posted_debits, account.pending_debits) == (spent, 0)
     assert_in_order()
-    shown = requests.get(
-        f"{kept.server}/api/v1/generation",
-        params={"id": is_["id"]},
-        headers={"Authorization": f"Bearer {kept.tenant.api_key}"},
-        timeout=60,
-    ).json()["data"]
+    shown = kept.get(f"/api/v1/generation?id={is_['id']}").json()["data"]
     assert (shown["response_cache_source_id"], shown["total_cost"]) == (was["id"], 0)
 
 
@@ -102,18 +99,9 @@ def test_a_cached_stream_is_a_stream_with_the_new_id(kept: Site) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        (RESPONSES, {"input": "one two"}),
-        (MESSAGES, {"max_tokens": 50, "messages": [{"role": "user", "content": "one two"}]}),
-        ("/api/v1/completions", {"prompt": "one two"}),
-    ],
-)
-def test_each_face_answers_from_the_cache(
-    kept: Site, path: str, body: dict[str, Any], stream: bool
-) -> None:
-    body = {"model": kept.model.slug, "stream": stream, **body}
+@pytest.mark.parametrize("path", [TEXT, MESSAGES, RESPONSES])
+def test_each_face_answers_from_the_cache(kept: Site, path: str, stream: bool) -> None:
+    body = {"model": kept.model.slug, "stream": stream, **ASKED[path]}
     first, again = ask(kept, body, path=path), ask(kept, body, path=path)
     assert [first.status_code, again.status_code] == [200, 200], again.text
     assert cache_status(again) == "HIT"

@@ -20,12 +20,18 @@ def keep_answers(tenant: Tenant, **changes: Any) -> None:
 
 
 def send(
-    site: Site, body: Any = None, *, key: str = KEY, path: str = CHAT, **options: Any
+    site: Site,
+    body: Any = None,
+    *,
+    key: str = KEY,
+    by: str | None = None,
+    path: str = CHAT,
+    **options: Any,
 ) -> requests.Response:
-    """Sends a request with an idempotency key."""
+    """Sends a request with an idempotency key, by an API key."""
     headers = {"Idempotency-Key": key, **options.pop("headers", {})}
     body = site.chat_body() if body is None else body
-    return site.post(body, path=path, headers=headers, **options)
+    return site.post(body, path=path, key=by, headers=headers, **options)
 
 
 def is_replayed(answer: requests.Response) -> bool:
