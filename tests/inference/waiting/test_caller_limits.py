@@ -11,7 +11,8 @@ from django.conf import LazySettings
 
 from inference.faces.connection import Patience, read_patience
 from tests.support import factories
-from tests.support.inference.site import Site, events_of
+from tests.support.inference.sdks import openai_client
+from tests.support.inference.site import CHAT, MESSAGES, Site, events_of
 from tests.support.ledger import assert_in_order
 
 LATE = (
@@ -53,7 +54,7 @@ def test_a_stream_ends_at_the_limit_in_all(site: Site) -> None:
 
 
 @pytest.mark.parametrize("behaviour", ["sim-stall", "sim-stall-stream"])
-@pytest.mark.parametrize("path", ["/api/v1/chat/completions", "/api/v1/messages"])
+@pytest.mark.parametrize("path", [CHAT, MESSAGES])
 def test_a_stream_that_has_begun_ends_with_an_error_event(
     site: Site, settings: LazySettings, behaviour: str, path: str
 ) -> None:
@@ -78,17 +79,11 @@ def test_the_silence_that_a_client_bears_is_no_limit_of_a_stream(site: Site) -> 
 
 def test_an_answer_in_time_knows_no_limit(site: Site) -> None:
     publish(site, "sim-echo")
-    with openai.OpenAI(
-        base_url=f"{site.server}/api/v1", api_key=site.tenant.api_key, timeout=5, max_retries=0
-    ) as client:
+    with openai_client(site, timeout=5) as client:
         for _ in range(3):
-            answer = client.chat.completions.create(
-                model=site.model.slug, messages=[{"role": "user", "content": "one"}]
-            )
+            answer = client.chat.completions.create(**site.chat_body("one"))
             assert answer.choices[0].message.content == "You said: one"
-        raw = client.chat.completions.with_raw_response.create(
-            model=site.model.slug, messages=[{"role": "user", "content": "one"}]
-        )
+        raw = client.chat.completions.with_raw_response.create(**site.chat_body("one"))
     sent = {name.lower() for name in raw.http_request.headers}
     assert "x-stainless-read-timeout" in sent
 
@@ -96,15 +91,8 @@ def test_an_answer_in_time_knows_no_limit(site: Site) -> None:
 def test_a_client_that_gives_up_is_not_answered_later(site: Site) -> None:
     publish(site)
     began = time.monotonic()
-    with (
-        openai.OpenAI(
-            base_url=f"{site.server}/api/v1", api_key=site.tenant.api_key, timeout=1, max_retries=0
-        ) as client,
-        pytest.raises(openai.APITimeoutError),
-    ):
-        client.chat.completions.create(
-            model=site.model.slug, messages=[{"role": "user", "content": "one"}]
-        )
+    with openai_client(site, timeout=1) as client, pytest.raises(openai.APITimeoutError):
+        client.chat.completions.create(**site.chat_body("one"))
     assert time.monotonic() - began < 15
     assert_cancelled(site)
 

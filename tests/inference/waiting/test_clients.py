@@ -11,23 +11,16 @@ import anthropic
 import openai
 import openrouter
 import pytest
-from django.conf import LazySettings
 
+from tests.support.inference.sdks import anthropic_client, openai_client
 from tests.support.inference.site import Site
 
-ASKED: Any = [{"role": "user", "content": "one two"}]
 WORDS = "You said: one two"
 FAILED = "The engine is overloaded"
 
 
-@pytest.fixture
-def quick(site: Site, settings: LazySettings) -> Site:
-    settings.STREAM_KEEPALIVE_INTERVAL = 0.05
-    return site
-
-
 @contextmanager
-def released_late(site: Site, settings: LazySettings) -> Iterator[None]:
+def released_late(site: Site) -> Iterator[None]:
     """Lets the upstream answer once several comments were sent."""
 
     def release() -> None:
@@ -45,28 +38,22 @@ def released_late(site: Site, settings: LazySettings) -> Iterator[None]:
 
 def ask_anthropic(site: Site) -> str:
     with (
-        anthropic.Anthropic(
-            base_url=f"{site.server}/api", api_key=site.tenant.api_key, max_retries=0
-        ) as client,
-        client.messages.stream(model=site.model.slug, max_tokens=50, messages=ASKED) as stream,
+        anthropic_client(site) as client,
+        client.messages.stream(**site.chat_body(max_tokens=50)) as stream,
     ):
         return stream.get_final_text()
 
 
 def ask_openai(site: Site) -> str:
-    with openai.OpenAI(
-        base_url=f"{site.server}/api/v1", api_key=site.tenant.api_key, max_retries=0
-    ) as client:
-        stream = client.chat.completions.create(model=site.model.slug, messages=ASKED, stream=True)
+    with openai_client(site) as client:
+        stream: Any = client.chat.completions.create(**site.chat_body(stream=True))
         parts = [chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices]
     return "".join(parts)
 
 
 def ask_responses(site: Site) -> str:
     with (
-        openai.OpenAI(
-            base_url=f"{site.server}/api/v1", api_key=site.tenant.api_key, max_retries=0
-        ) as client,
+        openai_client(site) as client,
         client.responses.stream(model=site.model.slug, input="one two") as stream,
     ):
         for event in stream:
@@ -80,7 +67,7 @@ def ask_openrouter(site: Site) -> str:
     with openrouter.OpenRouter(
         server_url=f"{site.server}/api/v1", api_key=site.tenant.api_key, retry_config=None
     ) as client:
-        stream: Any = client.chat.send(model=site.model.slug, messages=ASKED, stream=True)
+        stream: Any = client.chat.send(**site.chat_body(stream=True))
         text = ""
         with stream:
             for event in stream:
@@ -100,20 +87,18 @@ CLIENTS = {
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_a_client_ignores_the_comments(quick: Site, settings: LazySettings, name: str) -> None:
+def test_a_client_ignores_the_comments(quick: Site, name: str) -> None:
     quick.publish("sim-held")
     ask, _ = CLIENTS[name]
-    with released_late(quick, settings):
+    with released_late(quick):
         assert ask(quick) == WORDS
     assert quick.settled().status == "completed"
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_a_client_raises_the_error_behind_the_comments(
-    quick: Site, settings: LazySettings, name: str
-) -> None:
+def test_a_client_raises_the_error_behind_the_comments(quick: Site, name: str) -> None:
     quick.publish("sim-held-status:503")
     ask, failure = CLIENTS[name]
-    with released_late(quick, settings), pytest.raises(failure, match=FAILED):
+    with released_late(quick), pytest.raises(failure, match=FAILED):
         ask(quick)
     assert quick.settled().status == "failed"

@@ -18,58 +18,39 @@ from accounts.models import ApiKey
 from inference.faces.connection import Keepalive
 from inference.models import Generation
 from tests.support import factories
-from tests.support.inference.site import CHAT, TEXT, Site
+from tests.support.inference.site import (
+    ASKED,
+    CHAT,
+    COMMENT,
+    MESSAGES,
+    RESPONSES,
+    TEXT,
+    Site,
+    blocks_of,
+)
 from tests.support.ledger import assert_in_order
 
-COMMENT = ": CAUSEWAY PROCESSING"
-MESSAGES = "/api/v1/messages"
-RESPONSES = "/api/v1/responses"
 IMAGES = "/api/v1/images/generations"
 SPEECH = "/api/v1/audio/speech"
-ASKED: dict[str, dict[str, Any]] = {
-    CHAT: {"messages": [{"role": "user", "content": "one two"}]},
-    TEXT: {"prompt": "one two"},
-    MESSAGES: {"messages": [{"role": "user", "content": "one two"}], "max_tokens": 50},
-    RESPONSES: {"input": "one two"},
-    IMAGES: {"prompt": "one two"},
-}
-# What the last event of a whole stream contains.
-ENDS = {
-    CHAT: "[DONE]",
-    TEXT: "[DONE]",
-    MESSAGES: '"message_stop"',
-    RESPONSES: "[DONE]",
-    IMAGES: "[DONE]",
-}
-
-
-@pytest.fixture
-def quick(site: Site, settings: LazySettings) -> Site:
-    """A site that sends a comment into each stream that is quiet for a moment."""
-    settings.STREAM_KEEPALIVE_INTERVAL = 0.05
-    return site
+STREAMED = [*ASKED, IMAGES]
 
 
 def serve(site: Site, behaviour: str, path: str = CHAT, **fields: Any) -> None:
     if path == IMAGES:
-        site.model.output_modalities = ["image"]
-        site.model.save_fields("output_modalities")
+        site.produce("image")
     fields.setdefault("price", factories.make_price("0.000001", "0.000002"))
     site.publish(behaviour, **fields)
 
 
 def ask(site: Site, path: str = CHAT, **options: Any) -> requests.Response:
-    body = {"model": site.model.slug, "stream": True, **ASKED[path]}
+    asked = {"prompt": "one two"} if path == IMAGES else ASKED[path]
+    body = {"model": site.model.slug, "stream": True, **asked}
     return site.post(body, path=path, stream=True, **options)
 
 
-def blocks_of(answer: requests.Response) -> Iterator[str]:
-    """Yields the events and the comments of a stream as they come."""
-    rest = ""
-    for part in answer.iter_content(None):
-        *whole, rest = (rest + part.decode()).split("\n\n")
-        yield from whole
-    assert rest == ""
+def has_end(path: str, event: str) -> bool:
+    """Returns whether an event is the last one of a whole stream."""
+    return ('"message_stop"' if path == MESSAGES else "[DONE]") in event
 
 
 def read_rest(site: Site, blocks: Iterator[str], settings: LazySettings) -> list[str]:
@@ -81,7 +62,7 @@ def read_rest(site: Site, blocks: Iterator[str], settings: LazySettings) -> list
     return [block for block in blocks if not block.startswith(":")]
 
 
-@pytest.mark.parametrize("path", ASKED)
+@pytest.mark.parametrize("path", STREAMED)
 def test_comments_come_before_the_first_event(
     quick: Site, settings: LazySettings, path: str
 ) -> None:
@@ -90,7 +71,7 @@ def test_comments_come_before_the_first_event(
     assert answer.status_code == 200
     assert answer.headers["Content-Type"] == "text/event-stream; charset=utf-8"
     events = read_rest(quick, blocks_of(answer), settings)
-    assert ENDS[path] in events[-1]
+    assert has_end(path, events[-1])
     row = quick.settled()
     assert (row.pk, row.status) == (answer.headers["X-Generation-Id"], "completed")
     assert row.cost_nano
@@ -167,7 +148,7 @@ def test_a_fallback_goes_on_behind_the_comments(
     serve(quick, "sim-echo", path, provider=quick.another_provider("second"))
     answer = ask(quick, path, headers={"X-OpenRouter-Metadata": "enabled"})
     events = read_rest(quick, blocks_of(answer), settings)
-    assert ENDS[path] in events[-1]
+    assert has_end(path, events[-1])
     told = [event for event in events if '"openrouter_metadata"' in event]
     attempts = json.loads(told[-1].partition("data: ")[2])
     attempts = attempts.get("response", attempts)["openrouter_metadata"]["attempts"]
@@ -201,8 +182,7 @@ def test_a_caller_who_leaves_during_the_wait_pays_for_the_prompt(quick: Site) ->
 
 
 def test_speech_stays_silent_and_keeps_its_status(quick: Site) -> None:
-    quick.model.output_modalities = ["speech"]
-    quick.model.save_fields("output_modalities")
+    quick.produce("speech")
     quick.publish("sim-stall", total_timeout=1)
     refused = quick.post({"model": quick.model.slug, "input": "one two"}, path=SPEECH)
     assert refused.status_code == 504

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import threading
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 
-from config.local.certificates import ensure_certificates
+from inference.models import Generation
 from tests.support import factories
 from tests.support.inference.pictures import PNG
-from tests.support.inference.site import CHAT, Site
+from tests.support.inference.servers import standing_in
+from tests.support.inference.site import ASKED, CHAT, Site
 from tests.support.ledger import assert_in_order
-from tests.support.upstreams.tls import serving
+from tests.support.upstreams.tls import answering
 
 PRICE = factories.make_price("0.000001", "0.000002")
 USAGE = {"prompt_tokens": 2, "completion_tokens": 4, "total_tokens": 6, "cost": 0.25}
@@ -31,37 +30,40 @@ MESSAGE = {"role": "assistant", "content": "You said: one two"}
 def answering_late(site: Site, body: dict[str, Any]) -> Iterator[threading.Event]:
     """Serves the provider's answers once the event is set."""
     may_answer = threading.Event()
-    data = json.dumps(body).encode()
-    head = (
-        f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
-    )
+    answer = answering(json.dumps(body).encode(), headers=("Content-Type: application/json",))
 
-    def answer(line: socket.socket, _: bytes, __: bytes) -> bool:
+    def answer_late(line: socket.socket, head: bytes, received: bytes) -> bool:
         assert may_answer.wait(60)
-        line.sendall(head.encode() + data)
-        return True
+        return answer(line, head, received)
 
-    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
-    with serving(answer, certificates.server_context()) as server:
-        site.provider.base_url = f"https://localhost:{server.port}/v1"
-        site.provider.save_fields("base_url")
+    with standing_in(site.provider, answer_late):
         yield may_answer
 
 
 def leave(site: Site, path: str, may_answer: threading.Event, **fields: Any) -> None:
     """Asks, leaves after a moment, and lets the upstream answer."""
-    body = {"model": site.model.slug, **fields}
-    headers = {"Authorization": f"Bearer {site.tenant.api_key}"}
     with pytest.raises(requests.ReadTimeout):
-        requests.post(f"{site.server}{path}", json=body, headers=headers, timeout=(5, 0.7))
+        site.post({"model": site.model.slug, **fields}, path=path, timeout=(5, 0.7))
     may_answer.set()
+
+
+def leave_a_picture(site: Site, size: int) -> Generation:
+    """Asks for a picture that is so large, and leaves."""
+    site.produce("image")
+    site.publish(price=PRICE)
+    picture = b64encode(PNG + bytes(size)).decode()
+    usage = {"input_tokens": 2, "output_tokens": 4, "total_tokens": 6}
+    body = {"created": 1, "data": [{"b64_json": picture}], "usage": usage}
+    with answering_late(site, body) as may_answer:
+        leave(site, "/api/v1/images/generations", may_answer, prompt="one two")
+        return site.settled()
 
 
 def test_the_cost_that_the_provider_reports_is_kept(site: Site) -> None:
     choices = [{"index": 0, "message": MESSAGE, "finish_reason": "stop"}]
     site.publish(price=PRICE)
     with answering_late(site, {"choices": choices, "usage": USAGE}) as may_answer:
-        leave(site, CHAT, may_answer, messages=[{"role": "user", "content": "one two"}])
+        leave(site, CHAT, may_answer, **ASKED[CHAT])
         row = site.settled()
     assert (row.status, row.prompt_tokens, row.completion_tokens) == ("cancelled", 2, 4)
     assert (row.is_estimated, row.reported_cost_nano) == (False, 250_000_000)
@@ -70,15 +72,7 @@ def test_the_cost_that_the_provider_reports_is_kept(site: Site) -> None:
 
 @pytest.mark.parametrize("size", [1_000_000, 3_000_000])
 def test_a_large_picture_keeps_its_usage(site: Site, size: int) -> None:
-    site.model.output_modalities = ["image"]
-    site.model.save_fields("output_modalities")
-    site.publish(price=PRICE)
-    picture = b64encode(PNG + bytes(size)).decode()
-    usage = {"input_tokens": 2, "output_tokens": 4, "total_tokens": 6}
-    body = {"created": 1, "data": [{"b64_json": picture}], "usage": usage}
-    with answering_late(site, body) as may_answer:
-        leave(site, "/api/v1/images/generations", may_answer, prompt="one two")
-        row = site.settled()
+    row = leave_a_picture(site, size)
     assert (row.status, row.prompt_tokens, row.completion_tokens) == ("cancelled", 2, 4)
     assert row.is_estimated is False
     assert_in_order()
@@ -86,18 +80,7 @@ def test_a_large_picture_keeps_its_usage(site: Site, size: int) -> None:
 
 def test_a_picture_beyond_the_budget_is_estimated_and_not_free(site: Site, settings: Any) -> None:
     settings.ORGANIZATION_BUFFERED_BYTES = 1_500_000
-    site.model.output_modalities = ["image"]
-    site.model.save_fields("output_modalities")
-    site.publish(price=PRICE)
-    usage = {"input_tokens": 2, "output_tokens": 4, "total_tokens": 6}
-    body = {
-        "created": 1,
-        "data": [{"b64_json": b64encode(PNG + bytes(3_000_000)).decode()}],
-        "usage": usage,
-    }
-    with answering_late(site, body) as may_answer:
-        leave(site, "/api/v1/images/generations", may_answer, prompt="one two")
-        row = site.settled()
+    row = leave_a_picture(site, 3_000_000)
     assert (row.status, row.is_estimated) == ("cancelled", True)
     assert row.cost_nano
     assert_in_order()

@@ -15,21 +15,22 @@ import requests
 from inference.models import Generation
 from tests.support import factories
 from tests.support.inference.moving import Moving, serve_with_moving_clock
-from tests.support.inference.site import CHAT, Site
+from tests.support.inference.site import (
+    ASKED,
+    CHAT,
+    COMMENT,
+    MESSAGES,
+    RESPONSES,
+    Site,
+    blocks_of,
+)
 from tests.support.ledger import assert_in_order
 from tests.support.processes import environment, serve
 
-COMMENT = ": CAUSEWAY PROCESSING"
 PING = 'event: ping\ndata: {"type":"ping"}'
-MESSAGES = "/api/v1/messages"
-RESPONSES = "/api/v1/responses"
 WORDS = "You said: one two"
 NO_ANSWER = "The upstream provider did not answer in time."
-ASKED: dict[str, dict[str, Any]] = {
-    CHAT: {"messages": [{"role": "user", "content": "one two"}]},
-    MESSAGES: {"messages": [{"role": "user", "content": "one two"}], "max_tokens": 50},
-    RESPONSES: {"input": "one two"},
-}
+FACES = [CHAT, MESSAGES, RESPONSES]
 
 pytestmark = pytest.mark.slow
 
@@ -53,17 +54,7 @@ def publish(site: Site, behaviour: str) -> None:
 
 def ask(site: Site, path: str, **fields: Any) -> requests.Response:
     body = {"model": site.model.slug, **ASKED[path], **fields}
-    headers = {"Authorization": f"Bearer {site.tenant.api_key}"}
-    return requests.post(
-        f"{site.server}{path}", json=body, headers=headers, timeout=120, stream=True
-    )
-
-
-def blocks_of(answer: requests.Response) -> Iterator[str]:
-    rest = ""
-    for part in answer.iter_content(None):
-        *whole, rest = (rest + part.decode()).split("\n\n")
-        yield from whole
+    return site.post(body, path=path, timeout=120, stream=True)
 
 
 def find_text(path: str, body: Any) -> str:
@@ -89,15 +80,12 @@ def find_text(path: str, body: Any) -> str:
 
 def assert_paid(site: Site) -> None:
     row = site.settled()
-    assert (row.status, row.cost_nano, row.is_estimated) == (
-        "completed",
-        2 * 1000 + 4 * 2000,
-        False,
-    )
+    cost = 2 * 1000 + 4 * 2000
+    assert (row.status, row.cost_nano, row.is_estimated) == ("completed", cost, False)
     assert_in_order()
 
 
-@pytest.mark.parametrize("path", ASKED)
+@pytest.mark.parametrize("path", FACES)
 def test_a_plain_answer_after_90_seconds(site: Site, moving: Moving, path: str) -> None:
     publish(site, "sim-held")
     with ThreadPoolExecutor(1) as pool:
@@ -112,7 +100,7 @@ def test_a_plain_answer_after_90_seconds(site: Site, moving: Moving, path: str) 
     assert_paid(site)
 
 
-@pytest.mark.parametrize("path", ASKED)
+@pytest.mark.parametrize("path", FACES)
 def test_a_first_event_after_90_seconds(site: Site, moving: Moving, path: str) -> None:
     publish(site, "sim-held")
     with ThreadPoolExecutor(1) as pool:

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import logging
-import os
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from catalog import dialects
 from catalog.dialects.base import InvalidStream, Operation, StreamParser
-from config.credentials import Secret
-from config.local.certificates import ensure_certificates
 from inference.models import Generation
 from inference.taps import figures
 from tests.support import factories
-from tests.support.inference.site import CHAT, TEXT, Site, content_of, events_of
+from tests.support.inference.servers import listening, make_maker, standing_in
+from tests.support.inference.site import (
+    ASKED,
+    CHAT,
+    MESSAGES,
+    RESPONSES,
+    Site,
+    content_of,
+    events_of,
+)
 from tests.support.ledger import assert_in_order
 from tests.support.upstreams.recorded import EVENTS as RECORDED
 from tests.support.upstreams.speaking import Upstream
-from tests.support.upstreams.tls import sending, serving
+from tests.support.upstreams.tls import sending
 
 TEXT_EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"hi"}}]}\n\n'
 END = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
@@ -115,25 +119,18 @@ def count_of(provider: str) -> float:
     return figures._UNMARKED.labels(provider)._value.get()
 
 
-@pytest.mark.parametrize("path", [CHAT, TEXT, "/api/v1/messages", "/api/v1/responses"])
+@pytest.mark.parametrize("path", ASKED)
 def test_a_whole_stream_is_delivered_as_complete_and_noted(
     site: Site, caplog: pytest.LogCaptureFixture, path: str
 ) -> None:
     endpoint = site.publish("sim-no-done", price=factories.make_price("0.000001", "0.000002"))
-    asked: dict[str, Any] = {"model": site.model.slug, "stream": True}
-    if path == TEXT:
-        asked |= {"prompt": "one two"}
-    elif path.endswith("responses"):
-        asked |= {"input": "one two"}
-    else:
-        asked |= {"messages": [{"role": "user", "content": "one two"}], "max_tokens": 50}
     before = count_of("acme")
     with caplog.at_level(logging.WARNING, logger="inference.exchange.attempts"):
         for number in range(1, 3):
-            answer = site.post(asked, path=path)
+            answer = site.ask(path, stream=True)
             assert answer.status_code == 200
             assert "error" not in answer.text.replace('"error":null', "")
-            assert ("message_stop" if "messages" in path else "[DONE]") in answer.text
+            assert ("message_stop" if path == MESSAGES else "[DONE]") in answer.text
             site.eventually(lambda number=number: count_of("acme") == before + number)
     lines = [line for line in caplog.messages if str(endpoint.pk) in line]
     assert len(lines) == 1
@@ -173,10 +170,7 @@ def test_only_a_connection_that_ended_cleanly_makes_a_stream_whole(
     site: Site, pieces: bytes, is_whole: bool
 ) -> None:
     site.publish("any", price=factories.make_price("0.000001", "0.000002"))
-    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
-    with serving(sending(pieces), certificates.server_context()) as server:
-        site.provider.base_url = f"https://localhost:{server.port}/v1"
-        site.provider.save_fields("base_url")
+    with standing_in(site.provider, sending(pieces)):
         answer = site.chat("one two", stream=True)
     events = events_of(answer.text)
     assert content_of(events) == "hi"
@@ -190,27 +184,18 @@ def test_only_a_connection_that_ended_cleanly_makes_a_stream_whole(
     assert_in_order()
 
 
-@pytest.mark.parametrize("path", [CHAT, "/api/v1/messages", "/api/v1/responses"])
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
 @pytest.mark.parametrize("missing", ["message_stop", "message_delta"])
 def test_messages_of_a_provider_need_their_end_but_not_its_mark(
     site: Site, path: str, missing: str
 ) -> None:
     events = [event for event in RECORDED if event["type"] not in ("message_stop", missing)]
-    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
-    made = Upstream("anthropic", events=events)
-    with serving(made, certificates.server_context()) as made.server:
-        maker = factories.make_provider("maker", dialect="anthropic", base_url=made.base_url)
-        maker.set_credential(Secret("operator-credential-0123456789"))
-        site.publish("claude-sonnet-4-5", provider=maker, price=factories.make_price())
-        asked: dict[str, Any] = {"model": site.model.slug, "stream": True}
-        if path.endswith("responses"):
-            asked |= {"input": "one two"}
-        else:
-            asked |= {"messages": [{"role": "user", "content": "one two"}], "max_tokens": 50}
-        answer = site.post(asked, path=path)
+    with listening(Upstream("anthropic", events=events)) as made:
+        site.publish("claude-sonnet-4-5", provider=make_maker(made))
+        answer = site.ask(path, stream=True)
     row = site.settled()
     assert row.status == ("completed" if missing == "message_stop" else "failed")
     assert ("end mark" in answer.text) == (missing == "message_delta")
-    if path == "/api/v1/messages":
+    if path == MESSAGES:
         assert ("message_stop" in answer.text) == (missing == "message_stop")
     assert_in_order()

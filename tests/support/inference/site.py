@@ -36,6 +36,7 @@ ASKED: Final[dict[str, dict[str, Any]]] = {
     MESSAGES: {"messages": [{"role": "user", "content": "one two"}], "max_tokens": 50},
     RESPONSES: {"input": "one two"},
 }
+COMMENT: Final = ": CAUSEWAY PROCESSING"
 OPERATOR_SECRET = "operator-credential-0123456789"
 TENANT_SECRET = "test-credential-0123456789"
 
@@ -95,9 +96,8 @@ class Site:
             "Authorization": f"Bearer {key or self.tenant.api_key}",
             **options.pop("headers", {}),
         }
-        return requests.post(
-            f"{self.server}{path}", json=body, headers=headers, timeout=60, **options
-        )
+        options = {"timeout": 60, **options}
+        return requests.post(f"{self.server}{path}", json=body, headers=headers, **options)
 
     def ask(self, path: str, **fields: Any) -> requests.Response:
         """Asks two words on one of the interfaces."""
@@ -185,6 +185,15 @@ def events_of(text: str) -> list[Any]:
         else block.removeprefix("data: ")
         for block in blocks
     ]
+
+
+def blocks_of(answer: requests.Response) -> Iterator[str]:
+    """Yields the events and the comments of a stream as they come."""
+    rest = ""
+    for part in answer.iter_content(None):
+        *whole, rest = (rest + part.decode()).split("\n\n")
+        yield from whole
+    assert rest == ""
 
 
 def content_of(events: list[Any]) -> str:
