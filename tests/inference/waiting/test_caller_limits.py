@@ -10,7 +10,6 @@ import pytest
 from django.conf import LazySettings
 
 from inference.faces.connection import Patience, read_patience
-from tests.support import factories
 from tests.support.inference.sdks import openai_client
 from tests.support.inference.site import CHAT, MESSAGES, Site, events_of
 from tests.support.ledger import assert_in_order
@@ -19,10 +18,6 @@ LATE = (
     "The time limit of the request itself is over: X-Request-Timeout, or the timeout of the SDK. "
     "Allow more time."
 )
-
-
-def publish(site: Site, behaviour: str = "sim-stall") -> None:
-    site.publish(behaviour, price=factories.make_price("0.000001", "0.000002"))
 
 
 def assert_cancelled(site: Site) -> None:
@@ -38,7 +33,7 @@ def assert_cancelled(site: Site) -> None:
     "name", ["X-Request-Timeout", "x-stainless-read-timeout", "x-stainless-timeout"]
 )
 def test_a_plain_call_ends_at_the_callers_limit(site: Site, name: str) -> None:
-    publish(site)
+    site.publish("sim-stall")
     answer = site.post(site.chat_body(), headers={name: "0.5"})
     assert answer.status_code == 408
     assert answer.json()["error"]["message"] == LATE
@@ -47,7 +42,7 @@ def test_a_plain_call_ends_at_the_callers_limit(site: Site, name: str) -> None:
 
 
 def test_a_stream_ends_at_the_limit_in_all(site: Site) -> None:
-    publish(site)
+    site.publish("sim-stall")
     answer = site.post(site.chat_body(stream=True), headers={"X-Request-Timeout": "0.5"})
     assert (answer.status_code, answer.json()["error"]["message"]) == (408, LATE)
     assert_cancelled(site)
@@ -59,7 +54,7 @@ def test_a_stream_that_has_begun_ends_with_an_error_event(
     site: Site, settings: LazySettings, behaviour: str, path: str
 ) -> None:
     settings.STREAM_KEEPALIVE_INTERVAL = 0.1
-    publish(site, behaviour)
+    site.publish(behaviour)
     body = site.chat_body(stream=True, max_tokens=50)
     answer = site.post(body, path=path, headers={"X-Request-Timeout": "1"})
     assert answer.status_code == 200
@@ -70,7 +65,7 @@ def test_a_stream_that_has_begun_ends_with_an_error_event(
 
 
 def test_the_silence_that_a_client_bears_is_no_limit_of_a_stream(site: Site) -> None:
-    publish(site, "sim-slow:1.2,0")
+    site.publish("sim-slow:1.2,0")
     headers = {"x-stainless-read-timeout": "1"}
     answer = site.post(site.chat_body("one", stream=True), headers=headers)
     assert events_of(answer.text)[-1] == "[DONE]"
@@ -78,7 +73,7 @@ def test_the_silence_that_a_client_bears_is_no_limit_of_a_stream(site: Site) -> 
 
 
 def test_an_answer_in_time_knows_no_limit(site: Site) -> None:
-    publish(site, "sim-echo")
+    site.publish()
     with openai_client(site, timeout=5) as client:
         for _ in range(3):
             answer = client.chat.completions.create(**site.chat_body("one"))
@@ -89,7 +84,7 @@ def test_an_answer_in_time_knows_no_limit(site: Site) -> None:
 
 
 def test_a_client_that_gives_up_is_not_answered_later(site: Site) -> None:
-    publish(site)
+    site.publish("sim-stall")
     began = time.monotonic()
     with openai_client(site, timeout=1) as client, pytest.raises(openai.APITimeoutError):
         client.chat.completions.create(**site.chat_body("one"))
@@ -102,7 +97,7 @@ def test_a_client_that_gives_up_is_not_answered_later(site: Site) -> None:
 def test_a_limit_that_is_no_number_of_seconds_is_refused(
     site: Site, text: str, stream: bool
 ) -> None:
-    publish(site, "sim-echo")
+    site.publish()
     answer = site.post(site.chat_body(stream=stream), headers={"X-Request-Timeout": text})
     assert answer.status_code == 400
     assert answer.json()["error"]["message"].startswith("X-Request-Timeout: Must be a number")
@@ -111,7 +106,7 @@ def test_a_limit_that_is_no_number_of_seconds_is_refused(
 
 @pytest.mark.parametrize("text", ["", "0", "None", "NOT_GIVEN", "-1", "1e3"])
 def test_what_a_client_tells_of_itself_is_never_refused(site: Site, text: str) -> None:
-    publish(site, "sim-echo")
+    site.publish()
     answer = site.post(site.chat_body(), headers={"x-stainless-read-timeout": text})
     assert answer.status_code == 200
 

@@ -38,7 +38,6 @@ STREAMED = [*ASKED, IMAGES]
 def serve(site: Site, behaviour: str, path: str = CHAT, **fields: Any) -> None:
     if path == IMAGES:
         site.produce("image")
-    fields.setdefault("price", factories.make_price("0.000001", "0.000002"))
     site.publish(behaviour, **fields)
 
 

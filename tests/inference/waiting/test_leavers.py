@@ -14,14 +14,12 @@ import pytest
 import requests
 
 from inference.models import Generation
-from tests.support import factories
 from tests.support.inference.pictures import PNG
 from tests.support.inference.servers import standing_in
 from tests.support.inference.site import ASKED, CHAT, Site
 from tests.support.ledger import assert_in_order
 from tests.support.upstreams.tls import answering
 
-PRICE = factories.make_price("0.000001", "0.000002")
 USAGE = {"prompt_tokens": 2, "completion_tokens": 4, "total_tokens": 6, "cost": 0.25}
 MESSAGE = {"role": "assistant", "content": "You said: one two"}
 
@@ -50,7 +48,7 @@ def leave(site: Site, path: str, may_answer: threading.Event, **fields: Any) -> 
 def leave_a_picture(site: Site, size: int) -> Generation:
     """Asks for a picture that is so large, and leaves."""
     site.produce("image")
-    site.publish(price=PRICE)
+    site.publish()
     picture = b64encode(PNG + bytes(size)).decode()
     usage = {"input_tokens": 2, "output_tokens": 4, "total_tokens": 6}
     body = {"created": 1, "data": [{"b64_json": picture}], "usage": usage}
@@ -61,7 +59,7 @@ def leave_a_picture(site: Site, size: int) -> Generation:
 
 def test_the_cost_that_the_provider_reports_is_kept(site: Site) -> None:
     choices = [{"index": 0, "message": MESSAGE, "finish_reason": "stop"}]
-    site.publish(price=PRICE)
+    site.publish()
     with answering_late(site, {"choices": choices, "usage": USAGE}) as may_answer:
         leave(site, CHAT, may_answer, **ASKED[CHAT])
         row = site.settled()

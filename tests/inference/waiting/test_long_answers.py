@@ -48,10 +48,6 @@ def moving(site: Site, _moving: Moving) -> Moving:
     return _moving
 
 
-def publish(site: Site, behaviour: str) -> None:
-    site.publish(behaviour, price=factories.make_price("0.000001", "0.000002"))
-
-
 def ask(site: Site, path: str, **fields: Any) -> requests.Response:
     body = {"model": site.model.slug, **ASKED[path], **fields}
     return site.post(body, path=path, timeout=120, stream=True)
@@ -87,7 +83,7 @@ def assert_paid(site: Site) -> None:
 
 @pytest.mark.parametrize("path", FACES)
 def test_a_plain_answer_after_90_seconds(site: Site, moving: Moving, path: str) -> None:
-    publish(site, "sim-held")
+    site.publish("sim-held")
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(ask, site, path)
         assert site.upstream.wait_until(lambda: len(site.dialled()) == 1)
@@ -102,7 +98,7 @@ def test_a_plain_answer_after_90_seconds(site: Site, moving: Moving, path: str) 
 
 @pytest.mark.parametrize("path", FACES)
 def test_a_first_event_after_90_seconds(site: Site, moving: Moving, path: str) -> None:
-    publish(site, "sim-held")
+    site.publish("sim-held")
     with ThreadPoolExecutor(1) as pool:
         begun = pool.submit(ask, site, path, stream=True)
         assert site.upstream.wait_until(lambda: len(site.dialled()) == 1)
@@ -121,7 +117,7 @@ def test_a_first_event_after_90_seconds(site: Site, moving: Moving, path: str) -
     ("path", "comment"), [(CHAT, COMMENT), (MESSAGES, PING), (RESPONSES, COMMENT)]
 )
 def test_90_seconds_of_silence(site: Site, moving: Moving, path: str, comment: str) -> None:
-    publish(site, "sim-gated")
+    site.publish("sim-gated")
     blocks = blocks_of(ask(site, path, stream=True))
     seen = [next(blocks)]
     for _ in range(9):
@@ -140,7 +136,7 @@ def test_90_seconds_of_silence(site: Site, moving: Moving, path: str, comment: s
 def test_the_limits_of_the_operator_end_what_takes_longer(
     site: Site, moving: Moving, behaviour: str, stream: bool, seconds: int
 ) -> None:
-    publish(site, behaviour)
+    site.publish(behaviour)
     with ThreadPoolExecutor(1) as pool:
         begun = pool.submit(ask, site, CHAT, stream=stream)
         answer = pool.submit(lambda: begun.result().text)
@@ -164,10 +160,9 @@ def test_the_limits_of_the_operator_end_what_takes_longer(
 )
 def test_90_seconds_for_real(site: Site) -> None:
     """Plain, before the first event, and of silence, all at a time, at the settings' defaults."""
-    publish(site, "sim-held")
-    price = factories.make_price("0.000001", "0.000002")
+    site.publish("sim-held")
     later = factories.make_model("acme/later", context_length=None)
-    site.publish("sim-gated", model=later, price=price)
+    site.publish("sim-gated", model=later)
     with serve() as served, ThreadPoolExecutor(3) as pool:
         site.server = served.address
         plain = pool.submit(lambda: ask(site, CHAT).json())

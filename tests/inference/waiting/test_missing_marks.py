@@ -10,7 +10,6 @@ from catalog import dialects
 from catalog.dialects.base import InvalidStream, Operation, StreamParser
 from inference.models import Generation
 from inference.taps import figures
-from tests.support import factories
 from tests.support.inference.servers import listening, make_maker, standing_in
 from tests.support.inference.site import (
     ASKED,
@@ -123,7 +122,7 @@ def count_of(provider: str) -> float:
 def test_a_whole_stream_is_delivered_as_complete_and_noted(
     site: Site, caplog: pytest.LogCaptureFixture, path: str
 ) -> None:
-    endpoint = site.publish("sim-no-done", price=factories.make_price("0.000001", "0.000002"))
+    endpoint = site.publish("sim-no-done")
     before = count_of("acme")
     with caplog.at_level(logging.WARNING, logger="inference.exchange.attempts"):
         for number in range(1, 3):
@@ -169,7 +168,7 @@ def chunked(data: bytes) -> bytes:
 def test_only_a_connection_that_ended_cleanly_makes_a_stream_whole(
     site: Site, pieces: bytes, is_whole: bool
 ) -> None:
-    site.publish("any", price=factories.make_price("0.000001", "0.000002"))
+    site.publish("any")
     with standing_in(site.provider, sending(pieces)):
         answer = site.chat("one two", stream=True)
     events = events_of(answer.text)
