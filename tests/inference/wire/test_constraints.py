@@ -17,7 +17,31 @@ from tests.support.inference.dialects import LOOK, MISTRAL, body_of, call_of, tu
 from tests.support.inference.messages import messages_of
 
 PNG: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"
-PDF: Final = "JVBERi0xLjQ="
+PDF: Final = "data:application/pdf;base64,JVBERi0xLjQ="
+DIALECTS: Final = ["openai", "anthropic", "gemini", "bedrock"]
+
+
+def tool_of(parameters: Any, name: str = "look") -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+def shown(*parts: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns a conversation in which the user shows these parts."""
+    return [{"role": "user", "content": [*parts]}]
+
+
+def picture_of(url: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def file_of(data: str, name: str = "a.pdf") -> dict[str, Any]:
+    return {"type": "file", "file": {"filename": name, "file_data": data}}
+
+
+def answer_in(schema: dict[str, Any]) -> Any:
+    """Returns the form in which Anthropic is asked for an answer of a schema."""
+    wanted = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    return body_of("anthropic", response_format=wanted)["output_config"]["format"]["schema"]
 
 
 def blocks_of(body: Any, kind: str) -> list[Any]:
@@ -124,13 +148,13 @@ NOTHING: Final = [None, {}, "", " ", "null"]
 
 
 @pytest.mark.parametrize("arguments", NOTHING)
-@pytest.mark.parametrize("dialect", ["openai", "anthropic", "gemini", "bedrock"])
+@pytest.mark.parametrize("dialect", DIALECTS)
 def test_no_arguments_are_an_empty_object(dialect: str, arguments: Any) -> None:
     sent = body_of(dialect, messages=turns(call_of("a", arguments)), tools=[LOOK])
     assert sent == body_of(dialect, messages=turns(call_of("a")), tools=[LOOK])
 
 
-@pytest.mark.parametrize("dialect", ["openai", "anthropic", "gemini", "bedrock"])
+@pytest.mark.parametrize("dialect", DIALECTS)
 def test_arguments_may_be_an_object(dialect: str) -> None:
     given: Any = {"city": "Oslo"}
     sent = body_of(dialect, messages=turns(call_of("a", given)), tools=[LOOK])
@@ -144,10 +168,9 @@ def test_arguments_that_are_no_object_go_on_as_one(arguments: str) -> None:
     sent = body_of("openai", messages=history, tools=[LOOK])
     [call] = sent["messages"][1]["tool_calls"]
     assert json.loads(call["function"]["arguments"]) == {"arguments": arguments}
-    sent = body_of("anthropic", messages=history, tools=[LOOK])
-    assert blocks_of(sent, "tool_use")[0]["input"] == {"arguments": arguments}
-    sent = body_of("bedrock", messages=history, tools=[LOOK])
-    assert blocks_of(sent, "toolUse")[0]["input"] == {"arguments": arguments}
+    for dialect, kind in (("anthropic", "tool_use"), ("bedrock", "toolUse")):
+        sent = body_of(dialect, messages=history, tools=[LOOK])
+        assert blocks_of(sent, kind)[0]["input"] == {"arguments": arguments}
 
 
 def test_a_history_with_calls_and_no_tools_gets_those_that_it_used() -> None:
@@ -163,7 +186,7 @@ def test_a_history_with_calls_and_no_tools_gets_those_that_it_used() -> None:
 
 
 @pytest.mark.parametrize("fields", [{"tools": []}, {"tools": None}, {}])
-@pytest.mark.parametrize("dialect", ["openai", "anthropic", "gemini", "bedrock"])
+@pytest.mark.parametrize("dialect", DIALECTS)
 def test_what_only_tools_need_is_left_out_without_tools(
     dialect: str, fields: dict[str, Any]
 ) -> None:
@@ -204,7 +227,7 @@ def test_an_answer_to_be_continued_ends_in_no_blank_at_claude() -> None:
     ],
 )  # fmt: skip
 def test_an_empty_schema_is_that_of_an_empty_object(parameters: Any) -> None:
-    tools = [{"type": "function", "function": {"name": "look", "parameters": parameters}}]
+    tools = [tool_of(parameters)]
     schema = {"type": "object", "properties": {}}
     sent = body_of("openai", tools=tools)
     assert sent["tools"][0]["function"]["parameters"] == schema
@@ -218,7 +241,7 @@ def test_alternatives_at_the_top_of_a_schema_are_told_to_claude(kind: str) -> No
     text, number = {"type": "string"}, {"type": "number"}
     options = [{"properties": {"a": text}}, {"properties": {"a": text, "b": number}}]
     schema = {"type": "object", "properties": {"b": text}, kind: options}
-    tools = [{"type": "function", "function": {"name": "look", "parameters": schema}}]
+    tools = [tool_of(schema)]
     told = {
         "type": "object",
         "properties": {"a": text, "b": text},
@@ -227,7 +250,7 @@ def test_alternatives_at_the_top_of_a_schema_are_told_to_claude(kind: str) -> No
     assert body_of("anthropic", tools=tools)["tools"][0]["input_schema"] == told
     [tool] = body_of("bedrock", tools=tools)["toolConfig"]["tools"]
     assert tool["toolSpec"]["inputSchema"]["json"] == told
-    tools[0]["function"]["strict"] = True  # type: ignore[index]
+    tools[0]["function"]["strict"] = True
     strict = {**told, "additionalProperties": False}
     assert body_of("anthropic", tools=tools)["tools"][0]["input_schema"] == strict
     assert body_of("openai", tools=tools)["tools"] == tools
@@ -237,7 +260,7 @@ def test_stop_sequences_of_white_space_alone_are_left_out() -> None:
     assert body_of("anthropic", stop=["\n\n", "END", " "])["stop_sequences"] == ["END"]
     assert body_of("bedrock", stop=["\n"]).keys() == {"messages"}
     assert body_of("openai", stop=["\n"])["stop"] == ["\n"]
-    for dialect in ("openai", "anthropic", "gemini", "bedrock"):
+    for dialect in DIALECTS:
         assert body_of(dialect, stop=["", "END"]) == body_of(dialect, stop=["END"])
         assert body_of(dialect, stop="") == body_of(dialect, stop=[""]) == body_of(dialect)
 
@@ -253,9 +276,7 @@ def test_a_schema_has_the_keywords_that_anthropic_accepts() -> None:
         },
         "required": ["age"],
     }
-    wanted = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
-    sent = body_of("anthropic", response_format=wanted)
-    assert sent["output_config"]["format"]["schema"] == {
+    assert answer_in(schema) == {
         "type": "object",
         "properties": {
             "age": {"type": "integer", "description": 'Years.\n\n{"minimum":1,"maximum":9}'},
@@ -273,17 +294,12 @@ def test_a_schema_has_the_keywords_that_anthropic_accepts() -> None:
 
 @pytest.mark.parametrize("form", [None, 1, ["date"], {"a": 1}])
 def test_a_format_that_is_none_is_told_to_anthropic(form: Any) -> None:
-    schema = {"type": "string", "format": form}
-    wanted = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
-    sent = body_of("anthropic", response_format=wanted)["output_config"]["format"]["schema"]
+    sent = answer_in({"type": "string", "format": form})
     assert json.loads(sent["description"]) == {"format": form}
 
 
 def test_a_schema_of_any_names_is_told_to_anthropic() -> None:
-    schema = {"type": "object", "additionalProperties": {"type": "string"}}
-    wanted = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
-    sent = body_of("anthropic", response_format=wanted)
-    assert sent["output_config"]["format"]["schema"] == {
+    assert answer_in({"type": "object", "additionalProperties": {"type": "string"}}) == {
         "type": "object",
         "additionalProperties": False,
         "description": '{"additionalProperties":{"type":"string"}}',
@@ -298,8 +314,7 @@ def test_a_schema_of_any_names_is_told_to_anthropic() -> None:
     ],
 )  # fmt: skip
 def test_the_type_of_a_picture_has_its_registered_name(head: str) -> None:
-    picture = {"type": "image_url", "image_url": {"url": f"{head},{PNG}"}}
-    messages = [{"role": "user", "content": [picture]}]
+    messages = shown(picture_of(f"{head},{PNG}"))
     [block] = body_of("anthropic", messages=messages)["messages"][0]["content"]
     assert block["source"]["media_type"] == "image/png"
     [part] = body_of("gemini", messages=messages)["contents"][0]["parts"]
@@ -310,8 +325,7 @@ def test_the_type_of_a_picture_has_its_registered_name(head: str) -> None:
 
 @pytest.mark.parametrize("head", ["data:image/jpeg;base64", "DATA:image/gif;base64"])
 def test_the_bytes_of_a_picture_say_its_type(head: str) -> None:
-    picture = {"type": "image_url", "image_url": {"url": f"{head},{PNG}"}}
-    messages = [{"role": "user", "content": [picture]}]
+    messages = shown(picture_of(f"{head},{PNG}"))
     [block] = body_of("anthropic", messages=messages)["messages"][0]["content"]
     assert block["source"]["media_type"] == "image/png"
     [block] = body_of("bedrock", messages=messages)["messages"][0]["content"]
@@ -330,8 +344,7 @@ def test_the_bytes_of_a_picture_say_its_type(head: str) -> None:
     ],
 )
 def test_the_type_of_a_document_has_its_registered_name(name: str, head: str, found: str) -> None:
-    file = {"type": "file", "file": {"filename": name, "file_data": head}}
-    [block] = body_of("bedrock", messages=[{"role": "user", "content": [file]}])["messages"]
+    [block] = body_of("bedrock", messages=shown(file_of(head, name)))["messages"]
     assert block["content"][0]["document"]["format"] == found
 
 
@@ -340,7 +353,7 @@ def test_the_type_of_a_document_has_its_registered_name(name: str, head: str, fo
 )
 def test_bedrock_has_its_own_names_of_videos(kind: str, found: str) -> None:
     video = {"type": "video_url", "video_url": {"url": f"data:video/{kind};base64,AAAA"}}
-    [turn] = body_of("bedrock", messages=[{"role": "user", "content": [video]}])["messages"]
+    [turn] = body_of("bedrock", messages=shown(video))["messages"]
     assert turn["content"][0]["video"]["format"] == found
 
 
@@ -361,8 +374,7 @@ def test_escaped_slashes_of_a_picture_change_nothing() -> None:
 
 
 def test_a_jpeg_has_its_registered_name_everywhere() -> None:
-    picture = {"type": "image_url", "image_url": {"url": "data:image/jpg;base64,/9j/4AAQ"}}
-    messages = [{"role": "user", "content": [picture]}]
+    messages = shown(picture_of("data:image/jpg;base64,/9j/4AAQ"))
     sent = body_of("openai", messages=messages)["messages"][0]["content"][0]
     assert sent["image_url"]["url"].startswith("data:image/jpeg;base64,")
     [block] = body_of("anthropic", messages=messages)["messages"][0]["content"]
@@ -370,22 +382,16 @@ def test_a_jpeg_has_its_registered_name_everywhere() -> None:
 
 
 def test_no_two_documents_of_a_request_have_one_name() -> None:
-    file = {
-        "type": "file",
-        "file": {"filename": "a.pdf", "file_data": f"data:application/pdf;base64,{PDF}"},
-    }
-    messages = [{"role": "user", "content": [file, file, {"type": "text", "text": "?"}]}]
+    messages = shown(file_of(PDF), file_of(PDF), {"type": "text", "text": "?"})
     sent = body_of("bedrock", messages=messages)
     assert [each["name"] for each in blocks_of(sent, "document")] == ["a pdf", "a pdf 2"]
 
 
 def test_a_document_has_a_text_beside_it_at_bedrock() -> None:
-    data = f"data:application/pdf;base64,{PDF}"
-    file = {"type": "file", "file": {"filename": "a.pdf", "file_data": data}}
     asked = {"type": "text", "text": "?"}
-    alone = body_of("bedrock", messages=[{"role": "user", "content": [file, file]}])
+    alone = body_of("bedrock", messages=shown(file_of(PDF), file_of(PDF)))
     assert alone["messages"][0]["content"][2:] == [{"text": "a pdf, a pdf 2"}]
-    asking = body_of("bedrock", messages=[{"role": "user", "content": [file, asked]}])
+    asking = body_of("bedrock", messages=shown(file_of(PDF), asked))
     assert asking["messages"][0]["content"][1:] == [{"text": "?"}]
 
 
@@ -405,7 +411,7 @@ def test_documents_and_summaries_of_claude_are_text_elsewhere() -> None:
         "type": "document", "title": "B", "citations": {"enabled": True},
         "source": {"type": "content", "content": [{"type": "text", "text": "Rain."}, picture]},
     }  # fmt: skip
-    pdf = {"type": "base64", "media_type": "application/pdf", "data": PDF}
+    pdf = {"type": "base64", "media_type": "application/pdf", "data": PDF.partition(",")[2]}
     fetched = {
         "type": "web_fetch_tool_result", "tool_use_id": "s",
         "content": {"type": "web_fetch_result", "url": "https://a",
@@ -508,7 +514,7 @@ def test_an_endpoint_gets_the_roles_that_it_knows() -> None:
 
 
 def test_an_endpoint_that_reads_texts_alone_gets_texts() -> None:
-    picture = {"type": "image_url", "image_url": {"url": "https://a/b.png"}}
+    picture = picture_of("https://a/b.png")
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     messages = [
         {"role": "system", "content": parts},

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import ssl
 from itertools import chain
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -15,20 +12,19 @@ import pytest
 from catalog import dialects
 from catalog.capabilities import UNDESCRIBED, Capabilities, NativeFormat
 from catalog.dialects.anthropic.native import NO_BLOCK, NO_START
-from catalog.dialects.base import InvalidStream, Operation
+from catalog.dialects.base import InvalidStream, Operation, StreamParser
 from catalog.dialects.openai import responses
 from catalog.dialects.shared import replies
 from catalog.dialects.wholes import join_stream
 from catalog.models import LanguageModel
 from config.credentials import Secret
-from config.local.certificates import ensure_certificates
 from tests.support import factories
 from tests.support.inference.judges import JUDGES, TOOLS, Held, written
-from tests.support.inference.site import Site
+from tests.support.inference.servers import serving_locally
+from tests.support.inference.site import OPERATOR_SECRET, Site
 from tests.support.ledger import assert_in_order
 from tests.support.simulator.protocol import Signal
 from tests.support.upstreams.clouds import bedrock_key, event_stream, invoke_stream, stream_head
-from tests.support.upstreams.tls import serving
 
 USAGE = {"prompt_tokens": 30, "completion_tokens": 4, "total_tokens": 34}
 COUNTED = (30, 4)
@@ -115,6 +111,7 @@ TURN_END = block(
     "message_delta", delta={"stop_reason": "end_turn", "stop_sequence": None},
     usage={"output_tokens": 4},
 )  # fmt: skip
+FULL = {**TURN_END, "usage": {"input_tokens": 30, "output_tokens": 4}}
 BEGUN = block("message_start", message=MESSAGE)
 MESSAGE_STOP = block("message_stop")
 
@@ -392,22 +389,18 @@ ROWS = {
         Held(calls=[("get_time", "{}")], finish="tool_calls", usage=COUNTED)),
     "plain: no finish reason": plain(whole({"content": "Hi there"}, None), GREETED),
     "anthropic: no beginning": Row(
-        data(*TEXT_BLOCK, {**TURN_END, "usage": {"input_tokens": 30, "output_tokens": 4}},
-             MESSAGE_STOP), GREETED, dialect="anthropic"),
+        data(*TEXT_BLOCK, FULL, MESSAGE_STOP), GREETED, dialect="anthropic"),
     "anthropic: blocks that do not begin": Row(
         data(BEGUN, *TEXT_BLOCK[1:], TURN_END, MESSAGE_STOP), GREETED, dialect="anthropic"),
     "anthropic: neither a beginning nor blocks": Row(
-        data({"type": "ping"}, *TEXT_BLOCK[1:-1],
-             {**TURN_END, "usage": {"input_tokens": 30, "output_tokens": 4}}), GREETED,
-        dialect="anthropic"),
+        data({"type": "ping"}, *TEXT_BLOCK[1:-1], FULL), GREETED, dialect="anthropic"),
     "anthropic: events without a beginning to a plain request": Row(
-        data(*TEXT_BLOCK[1:], {**TURN_END, "usage": {"input_tokens": 30, "output_tokens": 4}},
-             MESSAGE_STOP), GREETED, stream=False, dialect="anthropic"),
+        data(*TEXT_BLOCK[1:], FULL, MESSAGE_STOP), GREETED, stream=False, dialect="anthropic"),
     "anthropic: no end mark": Row(
         data(BEGUN, *TEXT_BLOCK, TURN_END, end=b""), GREETED, dialect="anthropic"),
     "anthropic: empty events": Row(
         data(BEGUN, b"data:\n\n", *TEXT_BLOCK, b"data: null\n\n", {"type": "ping"}, TURN_END,
-             {"type": "message_stop"}), GREETED, dialect="anthropic"),
+             MESSAGE_STOP), GREETED, dialect="anthropic"),
     "anthropic: no line end": Row(
         data(BEGUN, *TEXT_BLOCK, TURN_END, end=b'data: {"type": "message_stop"}'), GREETED,
         dialect="anthropic"),
@@ -416,7 +409,7 @@ ROWS = {
     "anthropic: JSON to a streamed request": Row(
         WHOLE_MESSAGE, GREETED, kind="application/json", dialect="anthropic"),
     "anthropic: events to a plain request": Row(
-        data(BEGUN, *TEXT_BLOCK, TURN_END, {"type": "message_stop"}), GREETED, stream=False,
+        data(BEGUN, *TEXT_BLOCK, TURN_END, MESSAGE_STOP), GREETED, stream=False,
         dialect="anthropic"),
     "anthropic: calls all numbered zero": Row(
         data(BEGUN, *uses([0, 0], ["a", "b"]), TURN_END, MESSAGE_STOP), CALLED,
@@ -545,12 +538,9 @@ def test_each_sdk_holds_the_answer_that_was_sent(
     site: Site, request: pytest.FixtureRequest, name: str
 ) -> None:
     row = ROWS[name]
-    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificates.server)
     held: dict[str, Held] = {}
     judges = ["responses"] if row.dialect == "responses" else list(JUDGES)
-    with serving(written(row.answer, kind=row.kind), context) as upstream:
+    with serving_locally(written(row.answer, kind=row.kind)) as upstream:
         publish(site, row.dialect, f"https://127.0.0.1:{upstream.port}/v1")
         if row.dialect == "bedrock":
             clouds = request.getfixturevalue("clouds")
@@ -569,17 +559,21 @@ def test_each_sdk_holds_the_answer_that_was_sent(
     assert_in_order()
 
 
-LATE: dict[str, tuple[str, bytes]] = {
-    "openai": (
-        "openai",
-        data(calls(piece("get_weather", "", index=0, id="a")),
-             calls(piece("get_time", "", index=1, id="b")),
-             calls(piece(None, OSLO[0], index=0))),
+def parser_of(kind: str) -> StreamParser:
+    dialect = dialects.get(kind)
+    assert dialect is not None
+    return dialect.stream_parser(Operation.CHAT)
+
+
+LATE: dict[str, bytes] = {
+    "openai": data(
+        calls(piece("get_weather", "", index=0, id="a")),
+        calls(piece("get_time", "", index=1, id="b")),
+        calls(piece(None, OSLO[0], index=0)),
     ),
-    "anthropic": (
-        "anthropic",
-        data(BEGUN, *uses([0], ["a"], [("get_weather", "")])[:1], *uses([1], ["b"], ONE),
-             *uses([0], ["a"], ONE)[1:], TURN_END, MESSAGE_STOP),
+    "anthropic": data(
+        BEGUN, *uses([0], ["a"], [("get_weather", "")])[:1], *uses([1], ["b"], ONE),
+        *uses([0], ["a"], ONE)[1:], TURN_END, MESSAGE_STOP,
     ),
 }  # fmt: skip
 
@@ -587,21 +581,16 @@ LATE: dict[str, tuple[str, bytes]] = {
 @pytest.mark.parametrize("name", list(LATE))
 def test_arguments_after_the_end_of_their_call_are_an_error(name: str) -> None:
     """A tool must not run without the arguments that its model gave it."""
-    kind, events = LATE[name]
-    dialect = dialects.get(kind)
-    assert dialect is not None
     with pytest.raises(InvalidStream, match="got arguments after the next one had begun"):
-        dialect.stream_parser(Operation.CHAT).feed(events)
+        parser_of(name).feed(LATE[name])
 
 
 def test_a_split_event_repeats_nothing() -> None:
     """A lying server must not fill its caller's line with copies of one long member."""
     pieces = [piece("get_time", "{}", index=at, id=str(at)) for at in range(60)]
     event = {**calls(*pieces), "extra": "x" * 10_000, "usage": USAGE}
-    dialect = dialects.get("openai")
-    assert dialect is not None
-    parser = dialect.stream_parser(Operation.CHAT)
-    chunks = [each for each in parser.feed(data(event, STOP)) if each.has_choices]
+    chunks = parser_of("openai").feed(data(event, STOP))
+    chunks = [each for each in chunks if each.has_choices]
     assert sum("extra" in chunk.fields for chunk in chunks) == 1
     assert ["usage" in chunk.fields for chunk in chunks] == [False] * 118 + [True, False]
 
@@ -685,7 +674,6 @@ def test_what_is_repaired_of_responses_is_noted(name: str) -> None:
 
 
 CLAUDE = Capabilities(native_format=NativeFormat.ANTHROPIC)
-FULL = {**TURN_END, "usage": {"input_tokens": 30, "output_tokens": 4}}
 CLOUDY: dict[str, list[dict[str, Any]]] = {
     "text": [BEGUN, *TEXT_BLOCK, TURN_END, MESSAGE_STOP],
     "no beginning": [*TEXT_BLOCK, FULL, MESSAGE_STOP],
@@ -738,13 +726,13 @@ def test_claude_of_a_cloud_is_read_as_tolerantly(name: str, cloud: str) -> None:
 
 
 def publish(site: Site, dialect: str, base_url: str) -> None:
-    secret, has_chat = "operator-credential-0123456789", dialect != "responses"
+    is_bedrock, has_chat = dialect == "bedrock", dialect != "responses"
     provider = factories.make_provider(
         "wire", dialect=dialect if has_chat else "openai",
-        base_url=None if dialect == "bedrock" else base_url,
+        base_url=None if is_bedrock else base_url,
+        secret=Secret(json.dumps(bedrock_key()) if is_bedrock else OPERATOR_SECRET),
     )  # fmt: skip
-    provider.set_credential(Secret(json.dumps(bedrock_key()) if dialect == "bedrock" else secret))
     if not has_chat:
         found = LanguageModel.objects.filter(pk=site.model.pk)
         found.update(native_format=NativeFormat.RESPONSES)
-    site.publish("m", provider=provider, price=factories.make_price("0.000001", "0.000002"))
+    site.publish("m", provider=provider)

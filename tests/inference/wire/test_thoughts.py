@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import ssl
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, Final
 
-import anthropic
 import openai
 import pytest
 
 from config.credentials import Secret
-from config.local.certificates import ensure_certificates
 from tests.support import factories
 from tests.support.inference.judges import TOOLS
-from tests.support.inference.site import CHAT, Site
-from tests.support.upstreams.tls import Server, serving
+from tests.support.inference.sdks import anthropic_client, openai_client
+from tests.support.inference.servers import serving_locally
+from tests.support.inference.site import CHAT, OPERATOR_SECRET, Site
+from tests.support.upstreams.tls import Server
 
 THOUGHT: Final = "I must look."
 CALL: Final = {
@@ -58,24 +55,21 @@ def _script(line: socket.socket, head: bytes, body: bytes) -> bool:
 
 
 @pytest.fixture
-def thinker(site: Site) -> Iterator[Server]:
-    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificates.server)
-    with serving(_script, context) as server:
+def thinker() -> Iterator[Server]:
+    with serving_locally(_script) as server:
         yield server
 
 
 def publish(site: Site, thinker: Server, **fields: Any) -> None:
-    provider = factories.make_provider("thinker", base_url=f"https://127.0.0.1:{thinker.port}/v1")
-    provider.set_credential(Secret("operator-credential-0123456789"))
+    base_url = f"https://127.0.0.1:{thinker.port}/v1"
+    provider = factories.make_provider("thinker", base_url=base_url, secret=Secret(OPERATOR_SECRET))
     site.publish("m", provider=provider, **fields)
 
 
 def converse_in_messages(site: Site, *, stream: bool) -> str:
     tools: Any = [{"name": "get_weather", "input_schema": {"type": "object"}}]
     messages: Any = [{"role": "user", "content": "Does it rain?"}]
-    with anthropic.Anthropic(base_url=f"{site.server}/api", api_key=site.tenant.api_key) as client:
+    with anthropic_client(site) as client:
         for _ in range(2):
             asked: Any = {"model": site.model.slug, "max_tokens": 99, "tools": tools,
                           "messages": messages}  # fmt: skip
@@ -96,8 +90,7 @@ def converse_in_messages(site: Site, *, stream: bool) -> str:
 def converse_in_responses(site: Site, *, stream: bool) -> str:
     tools: Any = [{"type": "function", **TOOLS[0]["function"], "strict": False}]
     items: Any = [{"role": "user", "content": "Does it rain?"}]
-    base_url = f"{site.server}/api/v1"
-    with openai.OpenAI(base_url=base_url, api_key=site.tenant.api_key) as client:
+    with openai_client(site) as client:
         for _ in range(2):
             asked: Any = {"model": site.model.slug, "input": items, "tools": tools,
                           "store": False, "include": ["reasoning.encrypted_content"]}  # fmt: skip
@@ -117,8 +110,7 @@ def converse_in_responses(site: Site, *, stream: bool) -> str:
 
 def converse_in_chat(site: Site, *, stream: bool, kept: str = "reasoning_details") -> str:
     messages: Any = [{"role": "user", "content": "Does it rain?"}]
-    base_url = f"{site.server}/api/v1"
-    with openai.OpenAI(base_url=base_url, api_key=site.tenant.api_key) as client:
+    with openai_client(site) as client:
         for _ in range(2):
             asked: Any = {"model": site.model.slug, "messages": messages, "tools": TOOLS}
             if stream:

@@ -59,6 +59,12 @@ def plain(usage: Any, *, finish: str | None = "stop", content: Any = TEXT, **mor
     return json.dumps({"choices": [choice], **counted, **more}).encode()
 
 
+def pictured(count: int) -> bytes:
+    message = {"content": "", "images": [PICTURE] * count}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    return json.dumps({"choices": [choice], "usage": usage()}).encode()
+
+
 def several(usage: Any, size: int) -> bytes:
     choices = [
         {"index": at, "message": {"content": "x" * size}, "finish_reason": "stop"} for at in (0, 1)
@@ -88,9 +94,10 @@ def chat(reported: Any, counts: tuple[int, int], nano: int, **more: Any) -> Row:
     return Row(plain(reported), counts, nano, **more)
 
 
-def message(reported: Any, text: str = TEXT) -> bytes:
-    return json.dumps({"type": "message", "id": "m", "content": [{"type": "text", "text": text}],
-                       "stop_reason": "end_turn", "usage": reported}).encode()  # fmt: skip
+def claude(reported: Any, counts: tuple[int, int], nano: int, **more: Any) -> Row:
+    message = {"type": "message", "id": "m", "content": [{"type": "text", "text": TEXT}],
+               "stop_reason": "end_turn", "usage": reported}  # fmt: skip
+    return Row(json.dumps(message).encode(), counts, nano, dialect="anthropic", **more)
 
 
 def turn(first: Any, last: Any, *, stop: str | None = "end_turn") -> bytes:
@@ -112,9 +119,15 @@ def gemini(reported: Any) -> dict[str, Any]:
     return {"candidates": [{"content": parts, "finishReason": "STOP"}], "usageMetadata": reported}
 
 
-def converse(reported: Any) -> bytes:
+def google(reported: Any, counts: tuple[int, int], nano: int, **more: Any) -> Row:
+    answer = json.dumps(gemini(reported)).encode()
+    return Row(answer, counts, nano, dialect="gemini", **more)
+
+
+def converse(reported: Any, counts: tuple[int, int], nano: int, **more: Any) -> Row:
     content = {"message": {"content": [{"text": TEXT}]}}
-    return json.dumps({"output": content, "stopReason": "end_turn", "usage": reported}).encode()
+    answer = {"output": content, "stopReason": "end_turn", "usage": reported}
+    return Row(json.dumps(answer).encode(), counts, nano, dialect="bedrock", **more)
 
 
 def converse_stream(reported: Any) -> bytes:
@@ -126,12 +139,9 @@ def converse_stream(reported: Any) -> bytes:
     )
 
 
-def vectors(reported: Any) -> bytes:
-    return json.dumps({"data": [{"embedding": [0.5]}], "usage": reported}).encode()
-
-
 def embedded(reported: Any, counts: tuple[int, int], nano: int, **more: Any) -> Row:
-    return Row(vectors(reported), counts, nano, operation=Operation.EMBEDDINGS, **more)
+    answer = json.dumps({"data": [{"embedding": [0.5]}], "usage": reported}).encode()
+    return Row(answer, counts, nano, operation=Operation.EMBEDDINGS, **more)
 
 
 PLAIN: Final = 38_000  # 30 prompt tokens and 4 of the completion
@@ -222,13 +232,8 @@ ROWS: Final = {
     "llama.cpp's timings": Row(
         plain(..., timings={"cache_n": 20, "prompt_n": 10, "predicted_n": 4}), COUNTS, CACHED),
     "a picture that has a price": Row(
-        json.dumps({"choices": [{"index": 0, "message": {"content": "", "images": [PICTURE] * 2},
-                                 "finish_reason": "stop"}], "usage": usage()}).encode(),
-        COUNTS, PLAIN + 80_000_000, price=PICTURED),
-    "a picture without a price": Row(
-        json.dumps({"choices": [{"index": 0, "message": {"content": "", "images": [PICTURE]},
-                                 "finish_reason": "stop"}], "usage": usage()}).encode(),
-        COUNTS, PLAIN),
+        pictured(2), COUNTS, PLAIN + 80_000_000, price=PICTURED),
+    "a picture without a price": Row(pictured(1), COUNTS, PLAIN),
     # Several choices at once.
     "two choices, all counted": Row(several(usage(30, 20), 40), (30, 20), 70_000, choices=2),
     "two choices, the first counted": Row(
@@ -274,16 +279,12 @@ ROWS: Final = {
         stream({"choices": [{"index": 0, "delta": {"images": [PICTURE]}}]},
                delta("", "stop", usage=usage())), COUNTS, PLAIN + 40_000_000, price=PICTURED),
     # Anthropic.
-    "anthropic": Row(
-        message({"input_tokens": 30, "output_tokens": 4}), COUNTS, PLAIN, dialect="anthropic"),
-    "anthropic: texts": Row(
-        message({"input_tokens": "30", "output_tokens": 4.0}), COUNTS, PLAIN, dialect="anthropic"),
-    "anthropic: cached": Row(
-        message({"input_tokens": 10, "cache_read_input_tokens": 20, "output_tokens": 4}),
-        COUNTS, CACHED, dialect="anthropic"),
-    "anthropic: zeros": Row(
-        message({"input_tokens": 0, "output_tokens": 0}), ESTIMATED, ESTIMATE,
-        dialect="anthropic", is_estimated=True),
+    "anthropic": claude({"input_tokens": 30, "output_tokens": 4}, COUNTS, PLAIN),
+    "anthropic: texts": claude({"input_tokens": "30", "output_tokens": 4.0}, COUNTS, PLAIN),
+    "anthropic: cached": claude(
+        {"input_tokens": 10, "cache_read_input_tokens": 20, "output_tokens": 4}, COUNTS, CACHED),
+    "anthropic: zeros": claude(
+        {"input_tokens": 0, "output_tokens": 0}, ESTIMATED, ESTIMATE, is_estimated=True),
     "anthropic: streamed": Row(
         turn({"input_tokens": 30, "output_tokens": 1}, {"output_tokens": 4}), COUNTS, PLAIN,
         dialect="anthropic"),
@@ -298,28 +299,21 @@ ROWS: Final = {
              {"input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 4}),
         COUNTS, CACHED, dialect="anthropic"),
     # Gemini.
-    "gemini": Row(
-        json.dumps(gemini({"promptTokenCount": 30, "candidatesTokenCount": 4})).encode(),
-        COUNTS, PLAIN, dialect="gemini"),
-    "gemini: the total": Row(
-        json.dumps(gemini({"promptTokenCount": 30, "totalTokenCount": 34})).encode(),
-        COUNTS, PLAIN, dialect="gemini"),
-    "gemini: thoughts and cached": Row(
-        json.dumps(gemini({"promptTokenCount": 30, "candidatesTokenCount": 1,
-                           "thoughtsTokenCount": 3, "cachedContentTokenCount": 20})).encode(),
-        COUNTS, CACHED, dialect="gemini", more={"reasoning": 3}),
-    "gemini: cached audio": Row(
-        json.dumps(gemini({
-            "promptTokenCount": 30, "candidatesTokenCount": 4, "cachedContentTokenCount": 20,
-            "promptTokensDetails": [{"modality": "AUDIO", "tokenCount": 30}]})).encode(),
-        COUNTS, 44_000, dialect="gemini", more={"audio_cached": 20}),
-    "gemini: texts": Row(
-        json.dumps(gemini({"promptTokenCount": "30", "candidatesTokenCount": 4.0,
-                           "promptTokensDetails": None})).encode(),
-        COUNTS, PLAIN, dialect="gemini"),
-    "gemini: zeros": Row(
-        json.dumps(gemini({"promptTokenCount": 0, "candidatesTokenCount": 0})).encode(),
-        ESTIMATED, ESTIMATE, dialect="gemini", is_estimated=True),
+    "gemini": google({"promptTokenCount": 30, "candidatesTokenCount": 4}, COUNTS, PLAIN),
+    "gemini: the total": google({"promptTokenCount": 30, "totalTokenCount": 34}, COUNTS, PLAIN),
+    "gemini: thoughts and cached": google(
+        {"promptTokenCount": 30, "candidatesTokenCount": 1, "thoughtsTokenCount": 3,
+         "cachedContentTokenCount": 20}, COUNTS, CACHED, more={"reasoning": 3}),
+    "gemini: cached audio": google(
+        {"promptTokenCount": 30, "candidatesTokenCount": 4, "cachedContentTokenCount": 20,
+         "promptTokensDetails": [{"modality": "AUDIO", "tokenCount": 30}]},
+        COUNTS, 44_000, more={"audio_cached": 20}),
+    "gemini: texts": google(
+        {"promptTokenCount": "30", "candidatesTokenCount": 4.0, "promptTokensDetails": None},
+        COUNTS, PLAIN),
+    "gemini: zeros": google(
+        {"promptTokenCount": 0, "candidatesTokenCount": 0}, ESTIMATED, ESTIMATE,
+        is_estimated=True),
     "gemini: streamed, after the end": Row(
         stream(gemini(None), {"usageMetadata": {"promptTokenCount": 30,
                                                 "candidatesTokenCount": 4}}, end=b""),
@@ -328,25 +322,20 @@ ROWS: Final = {
         stream(gemini({"promptTokenCount": 30, "candidatesTokenCount": 4}), end=b""),
         COUNTS, PLAIN, dialect="gemini"),
     # Bedrock.
-    "bedrock": Row(
-        converse({"inputTokens": 30, "outputTokens": 4}), COUNTS, PLAIN, dialect="bedrock"),
-    "bedrock: cached": Row(
-        converse({"inputTokens": 10, "outputTokens": 4, "cacheReadInputTokens": 20}),
-        COUNTS, CACHED, dialect="bedrock"),
-    "bedrock: Amazon's own names": Row(
-        converse({"inputTokens": 10, "outputTokens": 4, "cacheReadInputTokenCount": 20,
-                  "cacheWriteInputTokenCount": 0}), COUNTS, CACHED, dialect="bedrock"),
-    "bedrock: written for an hour": Row(
-        converse({"inputTokens": 10, "outputTokens": 4, "cacheWriteInputTokens": 20,
-                  "cacheDetails": [{"ttl": "1h", "inputTokens": 12},
-                                   {"ttl": "5m", "inputTokens": 8}]}),
-        COUNTS, 43_000, dialect="bedrock", more={"cache_write": 8, "cache_write_1h": 12}),
-    "bedrock: texts": Row(
-        converse({"inputTokens": "30", "outputTokens": 4.0, "cacheDetails": None}), COUNTS, PLAIN,
-        dialect="bedrock"),
-    "bedrock: zeros": Row(
-        converse({"inputTokens": 0, "outputTokens": 0}), ESTIMATED, ESTIMATE, dialect="bedrock",
-        is_estimated=True),
+    "bedrock": converse({"inputTokens": 30, "outputTokens": 4}, COUNTS, PLAIN),
+    "bedrock: cached": converse(
+        {"inputTokens": 10, "outputTokens": 4, "cacheReadInputTokens": 20}, COUNTS, CACHED),
+    "bedrock: Amazon's own names": converse(
+        {"inputTokens": 10, "outputTokens": 4, "cacheReadInputTokenCount": 20,
+         "cacheWriteInputTokenCount": 0}, COUNTS, CACHED),
+    "bedrock: written for an hour": converse(
+        {"inputTokens": 10, "outputTokens": 4, "cacheWriteInputTokens": 20,
+         "cacheDetails": [{"ttl": "1h", "inputTokens": 12}, {"ttl": "5m", "inputTokens": 8}]},
+        COUNTS, 43_000, more={"cache_write": 8, "cache_write_1h": 12}),
+    "bedrock: texts": converse(
+        {"inputTokens": "30", "outputTokens": 4.0, "cacheDetails": None}, COUNTS, PLAIN),
+    "bedrock: zeros": converse(
+        {"inputTokens": 0, "outputTokens": 0}, ESTIMATED, ESTIMATE, is_estimated=True),
     "bedrock: streamed without usage": Row(
         converse_stream(None), ESTIMATED, ESTIMATE, dialect="bedrock", is_estimated=True),
     "bedrock: streamed": Row(
