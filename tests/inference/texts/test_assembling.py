@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from catalog.capabilities import NativeFormat
-from config.local.certificates import ensure_certificates
 from inference.texts.assembling import READERS, Assembler
+from tests.support.inference.servers import standing_in
 from tests.support.inference.site import Site
 from tests.support.texts.logged import read_content
-from tests.support.upstreams.tls import answering, serving
+from tests.support.upstreams.tls import answering
 
 _CALL = {"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}
 _MESSAGE = {"content": [{"text": "t"}], "reasoning": "r", "refusal": "n", "tool_calls": [_CALL]}
@@ -123,10 +121,7 @@ def test_a_provider_that_breaks_the_format_fails_no_logged_request(logged: Site)
     lines = [json.dumps(each).encode() for each in events * 300]
     body = b"".join(b"data: %s\n\n" % line for line in (*lines, b"[DONE]"))
     script = answering(body, headers=("Content-Type: text/event-stream",))
-    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
-    with serving(script, certificates.server_context()) as server:
-        logged.provider.base_url = f"https://127.0.0.1:{server.port}/v1"
-        logged.provider.save_fields("base_url")
+    with standing_in(logged.provider, script):
         logged.publish("m")
         answer = logged.chat(stream=True)
     assert answer.status_code == 200

@@ -43,8 +43,9 @@ def sign_in(*groups: str, permissions: Iterable[Permission] = ()) -> Client:
     return client
 
 
-def administrator() -> Client:
-    return sign_in(Role.ADMINISTRATOR)
+def reading() -> AuditEntry:
+    """Returns the entry of the only reading with a reason."""
+    return AuditEntry.objects.get(kind=READING, after__has_key="reason")
 
 
 def test_reading_a_text_is_asked_for_and_recorded(operator: Client, generation: Generation) -> None:
@@ -59,7 +60,7 @@ def test_reading_a_text_is_asked_for_and_recorded(operator: Client, generation: 
 
     assert shown.text.count(CANARY) == 2
     assert "no-store" in shown["Cache-Control"]
-    entry = AuditEntry.objects.get(kind=READING, after__has_key="reason")
+    entry = reading()
     assert (entry.object_id, entry.organization_id) == (generation.pk, generation.organization_id)
     assert entry.after == {"reason": "Ticket 17", "outcome": "shown"}
     assert entry.actor.startswith("operator ")
@@ -82,11 +83,11 @@ def test_nobody_reads_texts_without_the_permission(generation: Generation, role:
         assert answer.status_code == 403
         assert CANARY not in answer.text
     assert everything() == before
-    reading = Permission.objects.get(codename="read_input_and_output")
-    User.objects.get(username="reader").user_permissions.add(reading)
+    allowed = Permission.objects.get(codename="read_input_and_output")
+    User.objects.get(username="reader").user_permissions.add(allowed)
     assert page in client.get(console.page(generation)).text
     assert CANARY in client.post(page, {"reason": "Ticket 17"}).text
-    assert AuditEntry.objects.get(kind=READING, after__has_key="reason").actor == "operator reader"
+    assert reading().actor == "operator reader"
 
 
 def test_no_other_page_has_the_text(operator: Client, generation: Generation) -> None:
@@ -114,21 +115,17 @@ def test_no_other_page_has_the_text(operator: Client, generation: Generation) ->
 
 def test_a_text_that_is_not_stored_is_said_so(operator: Client, generation: Generation) -> None:
     StoredText.objects.all().delete()
-    answer = operator.post(
-        console.page(generation, "read_text"), {"reason": "Ticket 17"}, follow=True
-    )
+    page = console.page(generation, "read_text")
+    answer = operator.post(page, {"reason": "Ticket 17"}, follow=True)
     assert "No input and output of this generation is stored." in answer.text
-    assert (
-        AuditEntry.objects.get(kind=READING, after__has_key="reason").after["outcome"]
-        == "not stored"
-    )
+    assert reading().after["outcome"] == "not stored"
 
 
 @pytest.mark.parametrize("owner", ["generation", "api_key", "workspace", "organization"])
 def test_an_administrator_deletes_texts(logged: Site, generation: Generation, owner: str) -> None:
     row: Any = generation if owner == "generation" else getattr(generation, owner)
     action = "delete_text" if owner == "generation" else "delete_texts"
-    client = administrator()
+    client = sign_in(Role.ADMINISTRATOR)
     page = console.page(row, action)
     assert client.get(page).status_code == 200
     assert StoredText.objects.count() == 1

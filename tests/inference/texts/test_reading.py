@@ -27,9 +27,7 @@ CANARY = "canary 71d2 between two words"
 
 def send(site: Site, key: str) -> str:
     """Sends a request whose text is then stored; returns the id of its generation."""
-    stored = site.chat_body()
-    stored["messages"] = [{"role": "user", "content": CANARY}]
-    answer = site.post(stored, key=key)
+    answer = site.post(site.chat_body(CANARY), key=key)
     assert answer.status_code == 200, answer.text
     wait_until_stored(site)
     return str(answer.headers["X-Generation-Id"])
@@ -134,11 +132,8 @@ def test_keys_of_a_file_read_no_text(logged: Site, tmp_path: Path) -> None:
     logged.publish()
     generation_id = send(logged, own)
     assert ask_content(logged, generation_id, key=own).status_code == 403
-    assert list(
-        ApiKey.objects.filter(name__in=("imported", "made")).values_list(
-            "issued_by_operator", flat=True
-        )
-    ) == [True, True]
+    made = ApiKey.objects.filter(name__in=("imported", "made"))
+    assert list(made.values_list("issued_by_operator", flat=True)) == [True, True]
 
 
 def test_keys_of_a_new_organization_read_its_texts(db: None, capsys: Any) -> None:

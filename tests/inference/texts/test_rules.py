@@ -45,6 +45,12 @@ def assert_not_logged(site: Site, reason: str, **fields: Any) -> None:
     assert not StoredText.objects.exists()
 
 
+def use_guardrail(site: Site, **limits: Any) -> None:
+    """Gives the inference key a guardrail."""
+    guardrail = make_guardrail(site.tenant.workspace, **limits)
+    guardrail.assign_keys([ApiKey.objects.get(name="inference")], by="test")
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_request_under_zero_data_retention_is_not_logged(logged: Site, stream: bool) -> None:
     logged.publish(zdr=True)
@@ -55,8 +61,7 @@ def test_a_request_under_zero_data_retention_is_not_logged(logged: Site, stream:
 
 def test_a_guardrail_that_demands_it_forbids_to_log(logged: Site) -> None:
     logged.publish(zdr=True)
-    guardrail = make_guardrail(logged.tenant.workspace, enforce_zdr=True)
-    guardrail.assign_keys([ApiKey.objects.get(name="inference")], by="test")
+    use_guardrail(logged, enforce_zdr=True)
     assert_not_logged(logged, "zero_data_retention")
 
 
@@ -73,8 +78,7 @@ def test_who_denies_the_collection_of_data_is_not_logged(logged: Site) -> None:
 
 def test_a_policy_against_training_is_no_obstacle(logged: Site) -> None:
     logged.publish()
-    guardrail = make_guardrail(logged.tenant.workspace, enable_paid_model_training=False)
-    guardrail.assign_keys([ApiKey.objects.get(name="inference")], by="test")
+    use_guardrail(logged, enable_paid_model_training=False)
     read_content(logged, logged.chat())
 
 
@@ -118,8 +122,7 @@ def test_the_part_of_the_sample_is_the_rate() -> None:
 def test_what_a_filter_removed_is_not_stored(logged: Site) -> None:
     logged.publish("sim-mirror")
     entry = {"slug": "email", "action": "redact", "label": "[EMAIL]"}
-    guardrail = make_guardrail(logged.tenant.workspace, content_filter_builtins=[entry])
-    guardrail.assign_keys([ApiKey.objects.get(name="inference")], by="test")
+    use_guardrail(logged, content_filter_builtins=[entry])
     content = read_content(logged, logged.chat(f"write to {ADDRESS} now"))
     assert content["input"]["messages"][0]["content"] == "write to [EMAIL] now"
     assert ADDRESS not in str(content)

@@ -12,7 +12,8 @@ from inference.models import Generation, StoredText, TextKey
 from tests.support import factories
 from tests.support.factories import Tenant
 from tests.support.governance import make_key
-from tests.support.inference.site import TEXT, Site
+from tests.support.inference.site import ASKED as FACES
+from tests.support.inference.site import CHAT, MESSAGES, RESPONSES, TEXT, Site
 from tests.support.texts.logged import (
     ask_content,
     log_texts,
@@ -20,11 +21,9 @@ from tests.support.texts.logged import (
     wait_until_stored,
 )
 
-MESSAGES = "/api/v1/messages"
-RESPONSES = "/api/v1/responses"
 EMBEDDINGS = "/api/v1/embeddings"
 CANARY = "canary 5a1f between two words"
-ASKED = {"messages": [{"role": "user", "content": "one two"}]}
+ASKED = FACES[CHAT]
 TOOL = {
     "type": "function",
     "function": {"name": "look_up", "parameters": {"type": "object", "properties": {}}},
@@ -77,26 +76,16 @@ def test_calls_of_tools_are_stored(logged: Site, stream: bool) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_text_completion_is_stored(logged: Site, stream: bool) -> None:
     logged.publish()
-    body = {"model": logged.model.slug, "prompt": "three four", "stream": stream}
-    content = read_content(logged, logged.post(body, path=TEXT))
+    content = read_content(logged, logged.ask(TEXT, prompt="three four", stream=stream))
     assert content["input"] == {"prompt": "three four"}
     assert "three four" in content["output"]["completion"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        (MESSAGES, {"max_tokens": 50, "messages": ASKED["messages"]}),
-        (RESPONSES, {"input": "one two"}),
-    ],
-)
-def test_the_other_faces_are_stored_in_the_same_form(
-    logged: Site, path: str, body: dict[str, Any], stream: bool
-) -> None:
+@pytest.mark.parametrize("path", [MESSAGES, RESPONSES])
+def test_the_other_faces_are_stored_in_the_same_form(logged: Site, path: str, stream: bool) -> None:
     logged.publish()
-    answer = logged.post({"model": logged.model.slug, "stream": stream, **body}, path=path)
-    content = read_content(logged, answer)
+    content = read_content(logged, logged.ask(path, stream=stream))
     assert content["input"]["messages"][-1]["role"] == "user"
     assert "one two" in json.dumps(content["input"])
     assert content["output"]["completion"] == "You said: one two"
