@@ -42,6 +42,7 @@ from inference.store import (
 from tests.support import factories
 from tests.support.database.migrated import own_database
 from tests.support.factories import Tenant
+from tests.support.inference.catalogue_files import describe_catalogue
 from tests.support.inference.site import CHAT, events_of
 from tests.support.ledger import differences
 from tests.support.machine.waiting import wait_until
@@ -49,6 +50,7 @@ from tests.support.processes import Served, manage, serve, set_up
 from tests.support.simulator.server import Simulator
 
 QUICK, SLOW = "acme/quick", "acme/slow"
+BEHAVIOURS = {QUICK: "sim-echo", SLOW: "sim-slow:0,0.5"}
 # The database of the service, a copy, and one that was put aside; each process has its own.
 NAME = f"history_{os.getpid()}"
 COPY, ASIDE = f"{NAME}_copy", f"{NAME}_aside"
@@ -141,31 +143,6 @@ def allow(server: Any, name: str, is_allowed: bool) -> None:
     server.execute(alter.format(Identifier(name), SQL(str(is_allowed))))
 
 
-def describe(base_url: str) -> dict[str, Any]:
-    """Returns a catalogue with a quick model and one that takes its time."""
-    text = {"input_modalities": ["text"], "output_modalities": ["text"]}
-    behaviours = {QUICK: "sim-echo", SLOW: "sim-slow:0,0.5"}
-    return {
-        "providers": [
-            {"slug": "acme", "name": "Acme AI", "dialect": "openai", "base_url": base_url,
-             "data_policy": {"training": False, "retains_prompts": False}}
-        ],
-        "models": [
-            {"id": name, "canonical_slug": name, "name": name, "created": 1780272000,
-             "description": "", "context_length": 131072, "supported_parameters": ["max_tokens"],
-             "architecture": {**text, "modality": "text->text", "tokenizer": "Other",
-                              "instruct_type": None}}
-            for name in behaviours
-        ],
-        "endpoints": [
-            {"model": name, "provider": "acme", "upstream_model_id": behaviour,
-             "pricing": {"prompt": "0.000001", "completion": "0.000002"},
-             "context_length": 131072, "max_completion_tokens": 1000}
-            for name, behaviour in behaviours.items()
-        ],
-    }  # fmt: skip
-
-
 @pytest.fixture
 def installation(
     django_db_setup: None, simulator: Simulator, tmp_path: Path
@@ -173,7 +150,7 @@ def installation(
     with own_database(NAME, is_migrated=True) as url, ExitStack() as stack:
         found = Installation(url)
         file = tmp_path / "catalogue.json"
-        file.write_text(json.dumps(describe(simulator.base_url)))
+        file.write_text(json.dumps(describe_catalogue(simulator.base_url, BEHAVIOURS)))
         made = set_up(file, "1", DATABASE_URL=url)
         found.key, found.management_key = made["api_key"], made["management_key"]
         found.organization_id = made["organization_id"]
@@ -475,11 +452,8 @@ def test_less_than_a_heartbeat_is_missed_when_the_server_was_started(
     followed(history, *[{"server": "1/2/3"}] * 3, {"server": "1/2/4"})
     assert not readiness.is_history_lost
     generation = Generation.objects.get()
-    assert (generation.status, generation.cost_nano, generation.hold_nano) == (
-        "completed",
-        300,
-        300,
-    )
+    stored = (generation.status, generation.cost_nano, generation.hold_nano)
+    assert stored == ("completed", 300, 300)
     assert generation.created_at.timestamp() == 1780000000
     assert (generation.prompt_tokens, generation.completion_tokens) == (3, 4)
     assert [
@@ -554,10 +528,8 @@ def test_what_ends_while_it_is_stored_again_is_charged(followed: Callable[..., H
     followed(history, {"server": "1/2/3"})
     assert Generation.objects.get().status == "pending"
     followed(history, {"server": "1/2/3"}, {"server": "1/2/3"})
-    assert (Generation.objects.get().status, Generation.objects.get().cost_nano) == (
-        "completed",
-        300,
-    )
+    generation = Generation.objects.get()
+    assert (generation.status, generation.cost_nano) == ("completed", 300)
     assert not readiness.is_history_lost
     assert differences() == []
 

@@ -7,7 +7,7 @@ import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pytest
@@ -15,9 +15,8 @@ import requests
 
 from billing.models import Account, Transfer
 from inference.models import Generation, Journal
-from tests.support import factories
 from tests.support.bulkheads.leases import end_leases, sweep
-from tests.support.inference.site import CHAT, Site
+from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
 from tests.support.machine.waiting import wait_until
 from tests.support.processes import serve
@@ -54,12 +53,10 @@ class Delivered:
 def read(site: Site, address: str, had: Delivered) -> None:
     """Reads a stream into ``had`` until it ends or breaks off."""
     body = site.chat_body(" ".join(["word"] * WORDS), stream=True, max_tokens=1000)
-    headers = {"Authorization": f"Bearer {site.tenant.api_key}"}
+    served = replace(site, server=address)
     with (
         suppress(requests.RequestException),
-        requests.post(
-            f"{address}{CHAT}", json=body, headers=headers, stream=True, timeout=30
-        ) as answer,
+        served.post(body, stream=True, timeout=30) as answer,
     ):
         assert answer.status_code == 200, answer.text
         had.generation_id = answer.headers["X-Generation-Id"]
@@ -87,8 +84,7 @@ def life(site: Site, seed: int) -> list[tuple[float, Delivered]]:
 
 
 def test_killed_workers_leave_no_hold_and_each_stream_is_charged_once(site: Site) -> None:
-    price = factories.make_price("0.000001", "0.000002")
-    site.publish(f"sim-slow:0,{EVERY_SECONDS}", price=price)
+    site.publish(f"sim-slow:0,{EVERY_SECONDS}")
     with ThreadPoolExecutor(AT_ONCE) as pool:
         lives = pool.map(partial(life, site), range(KILLS))
         had = [one for found in lives for one in found]

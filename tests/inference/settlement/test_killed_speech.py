@@ -7,6 +7,7 @@ import io
 import wave
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -32,8 +33,7 @@ BY_CHARACTER = Price(
 
 @pytest.fixture
 def speech(site: Site) -> Site:
-    site.model.output_modalities = ["speech"]
-    site.model.save_fields("output_modalities")
+    site.produce("speech")
     return site
 
 
@@ -62,15 +62,10 @@ def make_wave(seconds: int) -> bytes:
 def test_the_first_bytes_of_a_speech_make_its_text_due(speech: Site) -> None:
     speech.publish("sim-gated", price=BY_CHARACTER)
     body = {"model": speech.model.slug, "input": TEXT, "response_format": "wav"}
-    headers = {"Authorization": f"Bearer {speech.tenant.api_key}"}
     with (
         serve(HOLD_TIMEOUT=LEASE) as served,
-        requests.post(
-            f"{served.address}/api/v1/audio/speech",
-            json=body,
-            headers=headers,
-            stream=True,
-            timeout=30,
+        replace(speech, server=served.address).post(
+            body, path="/api/v1/audio/speech", stream=True, timeout=30
         ) as answer,
     ):
         # The second word is not spoken before the worker is dead.
@@ -86,18 +81,15 @@ def test_the_first_bytes_of_a_speech_make_its_text_due(speech: Site) -> None:
 
 
 def test_a_transcription_that_was_not_delivered_is_free(site: Site) -> None:
-    site.model.output_modalities = ["transcription"]
-    site.model.save_fields("output_modalities")
+    site.produce("transcription")
     site.publish("sim-gated", price=BY_CHARACTER)
 
     def transcribe(address: str) -> None:
         sound = base64.b64encode(make_wave(seconds=3)).decode()
         body = {"model": site.model.slug, "input_audio": {"data": sound, "format": "wav"}}
-        headers = {"Authorization": f"Bearer {site.tenant.api_key}"}
+        served = replace(site, server=address)
         with suppress(requests.RequestException):
-            requests.post(
-                f"{address}/api/v1/audio/transcriptions", json=body, headers=headers, timeout=30
-            )
+            served.post(body, path="/api/v1/audio/transcriptions", timeout=30)
 
     with serve(HOLD_TIMEOUT=LEASE) as served, ThreadPoolExecutor(1) as pool:
         asking = pool.submit(transcribe, served.address)

@@ -18,8 +18,9 @@ import requests
 
 from config.local import postgres
 from tests.support.database.migrated import own_server
+from tests.support.inference.catalogue_files import describe_catalogue
 from tests.support.machine.waiting import wait_until
-from tests.support.processes import MANAGE, Served, set_up, wait_until_started
+from tests.support.processes import MANAGE, Served, manage, set_up, wait_until_started
 from tests.support.simulator.server import Simulator
 
 pytestmark = pytest.mark.slow
@@ -68,13 +69,7 @@ class Installation:
 
     def manage(self, *arguments: str) -> dict[str, Any]:
         """Runs a command and returns what it prints as JSON."""
-        done = subprocess.run(
-            [sys.executable, str(MANAGE), *arguments, "--json"],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+        done = manage(*arguments, "--json", DATABASE_URL=self.url)
         assert done.returncode == 0, done.stderr
         found: dict[str, Any] = json.loads(done.stdout)
         return found
@@ -98,7 +93,7 @@ def served(installation: Installation, simulator: Simulator) -> Iterator[tuple[s
     """Yields the key of an organization, and the log of the service."""
     log = installation.directory / "serve.log"
     file = installation.directory / "catalogue.json"
-    file.write_text(json.dumps(describe(simulator.base_url)))
+    file.write_text(json.dumps(describe_catalogue(simulator.base_url, {MODEL: "sim-echo"})))
     made = set_up(file, "100", DATABASE_URL=installation.url)
     with log.open("w") as output:
         process = subprocess.Popen(
@@ -117,45 +112,6 @@ def served(installation: Installation, simulator: Simulator) -> Iterator[tuple[s
     finally:
         process.terminate()
         process.wait(timeout=30)
-
-
-def describe(base_url: str) -> dict[str, Any]:
-    """Returns a catalogue with one model."""
-    text = {"input_modalities": ["text"], "output_modalities": ["text"]}
-    return {
-        "providers": [
-            {
-                "slug": "acme",
-                "name": "Acme AI",
-                "dialect": "openai",
-                "base_url": base_url,
-                "data_policy": {"training": False, "retains_prompts": False},
-            }
-        ],
-        "models": [
-            {
-                "id": MODEL,
-                "canonical_slug": MODEL,
-                "name": MODEL,
-                "created": 1780272000,
-                "description": "",
-                "context_length": 131072,
-                "architecture": {**text, "modality": "text->text", "tokenizer": "Other",
-                                 "instruct_type": None},
-                "supported_parameters": ["temperature"],
-            }
-        ],
-        "endpoints": [
-            {
-                "model": MODEL,
-                "provider": "acme",
-                "upstream_model_id": "sim-echo",
-                "pricing": {"prompt": "0.000001", "completion": "0.000002"},
-                "context_length": 131072,
-                "max_completion_tokens": 1000,
-            }
-        ],
-    }  # fmt: skip
 
 
 def revoke_at(url: str, version: int) -> None:

@@ -266,12 +266,8 @@ def test_a_cost_beyond_bigint_does_not_affect_its_batch(
     tenant: Tenant, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows = [make_generation(tenant) for _ in range(3)]
-    settle(
-        [
-            Settlement(row.pk, "completed", cost_nano=cost)
-            for row, cost in zip(rows, (1, 2**63, 3), strict=False)
-        ]
-    )
+    costs = zip(rows, (1, 2**63, 3), strict=True)
+    settle([Settlement(row.pk, "completed", cost_nano=cost) for row, cost in costs])
     assert [facts(row)[0] for row in rows] == ["completed", "pending", "completed"]
     # A busy machine may log that a statement was slow.
     errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]

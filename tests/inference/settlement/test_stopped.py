@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, LiteralString
 
 import psycopg
 import pytest
@@ -20,6 +20,7 @@ import requests
 
 from config.local import postgres
 from tests.support.database.migrated import own_server
+from tests.support.inference.catalogue_files import describe_catalogue
 from tests.support.inference.site import CHAT, content_of, events_of
 from tests.support.machine.waiting import wait_until
 from tests.support.processes import MANAGE, Served, manage, set_up, wait_until_started
@@ -31,6 +32,12 @@ pytestmark = pytest.mark.slow
 SHORT, LONG = 8, 20
 # A stream has two words more than its prompt, and some events without a word.
 SHORT_EVENTS = SHORT + 8
+# Running requests of which a heartbeat has arrived, and those that are not settled.
+JOURNALLED: Final = (
+    "inference_journal JOIN inference_generation ON id = generation_id WHERE beat_at > created_at"
+)
+PENDING: Final = "inference_generation WHERE status = 'pending'"
+BEHAVIOURS = {"acme/slow": "sim-gated", "acme/quick": "sim-echo"}
 
 
 @dataclass
@@ -59,44 +66,13 @@ class Standing:
         )
 
 
-def catalogue(base_url: str) -> dict[str, Any]:
-    models = {"acme/slow": "sim-gated", "acme/quick": "sim-echo"}
-    return {
-        "providers": [{
-            "slug": "acme", "name": "Acme", "dialect": "openai", "base_url": base_url,
-            "data_policy": {"training": False, "retains_prompts": False}, "datacenters": ["US"],
-            "headquarters": "US", "privacy_policy_url": None, "terms_of_service_url": None,
-            "status_page_url": None,
-        }],
-        "models": [{
-            "id": name, "canonical_slug": f"{name}-1", "name": name, "created": 1780272000,
-            "description": "", "context_length": 1000,
-            "architecture": {
-                "input_modalities": ["text"], "output_modalities": ["text"],
-                "modality": "text->text", "tokenizer": "Other", "instruct_type": None,
-            },
-            "supported_parameters": ["max_tokens"], "default_parameters": None,
-            "expiration_date": None, "knowledge_cutoff": None, "supported_voices": None,
-            "per_request_limits": None,
-        } for name in models],
-        "endpoints": [{
-            "model": f"{name}-1", "provider": "acme", "upstream_model_id": behaviour,
-            "pricing": {"prompt": "0.000001", "completion": "0.000002", "image": "0",
-                        "request": "0"},
-            "context_length": 1000, "max_completion_tokens": 1000, "quantization": "fp8",
-            "is_moderated": False, "region": "us", "zdr": True,
-            "supported_parameters": ["max_tokens"],
-        } for name, behaviour in models.items()],
-    }  # fmt: skip
-
-
 @pytest.fixture
 def standing(simulator: Simulator, tmp_path: Path) -> Iterator[Standing]:
     # A release that an earlier test did not use would let a stream of this one pass.
     simulator.clear()
     with own_server() as (data_dir, url):
         file = tmp_path / "catalogue.json"
-        file.write_text(json.dumps(catalogue(simulator.base_url)))
+        file.write_text(json.dumps(describe_catalogue(simulator.base_url, BEHAVIOURS)))
         made = set_up(file, "1", DATABASE_URL=url)
         log = tmp_path / "log"
         with log.open("w") as output:
@@ -144,7 +120,7 @@ def test_streams_survive_a_stopped_database_and_settle_after_it_returns(standing
             def are_journalled() -> bool:
                 ended = [stream.result() for stream in streams if stream.done()]
                 assert not ended, [(answer.status_code, answer.text) for answer in ended]
-                return count_journalled(watcher) == len(streams)
+                return count(watcher, JOURNALLED) == len(streams)
 
             wait_until(are_journalled)
         postgres.stop(standing.data_dir)
@@ -177,7 +153,7 @@ def test_streams_survive_a_stopped_database_and_settle_after_it_returns(standing
     assert sorted(workers_of(standing.supervisor)) == workers
     assert standing.ask(1, stream=False, model="acme/quick").status_code == 200
     with psycopg.connect(standing.url, autocommit=True) as watcher:
-        wait_until(lambda: not pending(watcher), "not everything is settled")
+        wait_until(lambda: not count(watcher, PENDING), "not everything is settled")
         found = watcher.execute(
             "SELECT status, prompt_tokens, completion_tokens, cost_nano, count(*) "
             "FROM inference_generation GROUP BY 1, 2, 3, 4 ORDER BY 2"
@@ -191,21 +167,8 @@ def test_streams_survive_a_stopped_database_and_settle_after_it_returns(standing
     assert manage("verify_ledger", DATABASE_URL=standing.url).returncode == 0
 
 
-def count_journalled(watcher: psycopg.Connection[Any]) -> int:
-    """Returns of how many running requests a heartbeat has arrived."""
-    row = watcher.execute(
-        "SELECT count(*) FROM inference_journal JOIN inference_generation ON id = generation_id "
-        "WHERE beat_at > created_at"
-    ).fetchone()
-    watcher.rollback()
-    assert row is not None
-    return int(row[0])
-
-
-def pending(watcher: psycopg.Connection[Any]) -> int:
-    row = watcher.execute(
-        "SELECT count(*) FROM inference_generation WHERE status = 'pending'"
-    ).fetchone()
+def count(watcher: psycopg.Connection[Any], rows: LiteralString) -> int:
+    row = watcher.execute(f"SELECT count(*) FROM {rows}").fetchone()
     watcher.rollback()
     assert row is not None
     return int(row[0])

@@ -163,6 +163,23 @@ def test_a_worker_that_writes_to_its_journal_during_the_sweep_keeps_its_generati
     assert Generation.objects.get().status == "pending"
 
 
+def abandon_with(owner: Tenant, operation: str, one: Rule, **journal: Any) -> Generation:
+    """Ends an abandoned generation that is priced by one rule; returns it with its charge."""
+    price = Price(Decimal(0), Decimal(0), rules=(one,))
+    endpoint = factories.make_endpoint(
+        factories.make_model(), factories.make_provider(), price=price
+    )
+    row = factories.make_generation(
+        owner, status="pending", operation=operation, model_endpoint=endpoint
+    )
+    silent_since = timezone.now() - timedelta(seconds=90)
+    Journal.objects.filter(generation=row).update(beat_at=silent_since, **journal)
+    factories.place_hold(row, HOLD)
+    assert sweep() == 1
+    row.refresh_from_db()
+    return row
+
+
 def rule(billable: str, price: str, unit: str = "", variant: str = "") -> Rule:
     return Rule(Billable(billable), unit or billable, Decimal(price), variant)
 
@@ -183,19 +200,7 @@ def rule(billable: str, price: str, unit: str = "", variant: str = "") -> Rule:
 def test_delivered_units_are_charged(
     tenants: list[Tenant], operation: str, one: Rule, tokens: int, cost: int
 ) -> None:
-    price = Price(Decimal(0), Decimal(0), rules=(one,))
-    endpoint = factories.make_endpoint(
-        factories.make_model(), factories.make_provider(), price=price
-    )
-    row = factories.make_generation(
-        tenants[0], status="pending", operation=operation, model_endpoint=endpoint
-    )
-    Journal.objects.filter(generation=row).update(
-        completion_tokens=tokens, beat_at=timezone.now() - timedelta(seconds=90)
-    )
-    factories.place_hold(row, HOLD)
-    assert sweep() == 1
-    row.refresh_from_db()
+    row = abandon_with(tenants[0], operation, one, completion_tokens=tokens)
     assert (row.cost_nano, row.is_estimated) == (cost, True)
     assert not Excess.objects.exists()
     assert_in_order()
@@ -222,21 +227,8 @@ def test_delivered_units_are_charged(
 def test_what_the_request_says_of_its_usage_is_charged(
     tenants: list[Tenant], operation: str, one: Rule, units: dict[str, Any] | None, cost: int
 ) -> None:
-    price = Price(Decimal(0), Decimal(0), rules=(one,))
-    endpoint = factories.make_endpoint(
-        factories.make_model(), factories.make_provider(), price=price
-    )
-    row = factories.make_generation(
-        tenants[0], status="pending", operation=operation, model_endpoint=endpoint
-    )
-    Journal.objects.filter(generation=row).update(
-        completion_tokens=2 * 1_290 + 100,
-        units=units,
-        beat_at=timezone.now() - timedelta(seconds=90),
-    )
-    factories.place_hold(row, HOLD)
-    assert sweep() == 1
-    row.refresh_from_db()
+    tokens = 2 * 1_290 + 100
+    row = abandon_with(tenants[0], operation, one, completion_tokens=tokens, units=units)
     assert (row.cost_nano, row.is_estimated) == (cost, True)
     assert_in_order()
 
