@@ -45,20 +45,22 @@ def activity(client: APIClient, **query: str) -> list[dict[str, Any]]:
     return data
 
 
-@pytest.fixture(params=["live", "rolled up"])
-def settle_down(request: pytest.FixtureRequest) -> Callable[[], None]:
-    """Returns a function that rolls up completed days or does nothing; answers must not differ."""
+Report = Callable[..., list[dict[str, Any]]]
 
-    def run() -> None:
+
+@pytest.fixture(params=["live", "rolled up"])
+def report(request: pytest.FixtureRequest, management: APIClient) -> Report:
+    """Returns a function that reads the activity; sums of completed days must not change it."""
+
+    def read(**query: str) -> list[dict[str, Any]]:
         if request.param == "rolled up":
             roll_up_usage(moment(0))
+        return activity(management, **query)
 
-    return run
+    return read
 
 
-def test_a_row_has_every_field(
-    management: APIClient, tenant: Tenant, settle_down: Callable[[], None]
-) -> None:
+def test_a_row_has_every_field(tenant: Tenant, report: Report) -> None:
     endpoint = factories.make_endpoint(
         factories.make_model("acme/falcon"), factories.make_provider()
     )
@@ -84,8 +86,7 @@ def test_a_row_has_every_field(
     )
     factories.make_generation(tenant, status="failed", error_type="timeout", **shared)
     factories.make_generation(tenant, status="cancelled", **shared)
-    settle_down()
-    assert activity(management) == [
+    assert report() == [
         {
             "byok_usage_inference": 0.0000006,
             "cached_tokens": 30,
@@ -103,24 +104,17 @@ def test_a_row_has_every_field(
     ]
 
 
-def test_a_private_endpoint_is_listed_under_its_model(
-    management: APIClient, tenant: Tenant, settle_down: Callable[[], None]
-) -> None:
+def test_a_private_endpoint_is_listed_under_its_model(tenant: Tenant, report: Report) -> None:
     draft = factories.make_draft(
         tenant, factories.make_model("acme/falcon"), factories.make_provider()
     )
     factories.make_generation(tenant, private_endpoint=draft, created_at=moment(2))
-    settle_down()
-    [row] = activity(management)
-    assert (row["endpoint_id"], row["model_permaslug"]) == (
-        str(draft.pk),
-        "acme/falcon-2026-01-01",
-    )
+    [row] = report()
+    found = (row["endpoint_id"], row["model_permaslug"])
+    assert found == (str(draft.pk), "acme/falcon-2026-01-01")
 
 
-def test_activity_covers_the_last_thirty_completed_days(
-    management: APIClient, tenant: Tenant, settle_down: Callable[[], None]
-) -> None:
+def test_activity_covers_the_last_thirty_completed_days(tenant: Tenant, report: Report) -> None:
     endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
     last = time(23, 59, 59, 999_999)
     moments = [
@@ -129,8 +123,7 @@ def test_activity_covers_the_last_thirty_completed_days(
     ]  # fmt: skip
     for at in moments:
         factories.make_generation(tenant, created_at=at, model_endpoint=endpoint)
-    settle_down()
-    assert [(row["date"], row["requests"]) for row in activity(management)] == [
+    assert [(row["date"], row["requests"]) for row in report()] == [
         (day(1).isoformat(), 1),
         (day(29).isoformat(), 1),
         (day(30).isoformat(), 2),
@@ -139,17 +132,12 @@ def test_activity_covers_the_last_thirty_completed_days(
 
 @pytest.mark.parametrize(("number", "requests"), [(1, [1]), (2, []), (30, [2])])
 def test_the_date_filter_selects_one_day(
-    management: APIClient,
-    tenant: Tenant,
-    settle_down: Callable[[], None],
-    number: int,
-    requests: list[int],
+    tenant: Tenant, report: Report, number: int, requests: list[int]
 ) -> None:
     endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
     for at in (moment(1), moment(30), moment(30)):
         factories.make_generation(tenant, created_at=at, model_endpoint=endpoint)
-    settle_down()
-    rows = activity(management, date=day(number).isoformat())
+    rows = report(date=day(number).isoformat())
     assert [row["requests"] for row in rows] == requests
 
 
@@ -284,17 +272,14 @@ def test_a_rolled_up_day_is_read_only_from_its_sums(management: APIClient, tenan
     assert [query for query in captured if "inference_generation" in query["sql"]] == []
 
 
-def test_rows_are_grouped_by_workspace(
-    management: APIClient, tenant: Tenant, settle_down: Callable[[], None]
-) -> None:
+def test_rows_are_grouped_by_workspace(tenant: Tenant, report: Report) -> None:
     endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
     more = make_workspace(tenant.organization)
     for workspace in (tenant.workspace, more, more):
         factories.make_generation(
             tenant, workspace=workspace, created_at=moment(2), model_endpoint=endpoint
         )
-    settle_down()
-    rows = activity(management, group_by="workspace")
+    rows = report(group_by="workspace")
     assert {row["workspace_id"]: row["requests"] for row in rows} == {
         str(tenant.workspace.pk): 1,
         str(more.pk): 2,
@@ -303,16 +288,13 @@ def test_rows_are_grouped_by_workspace(
     assert not any("external_user" in row for row in rows)
 
 
-def test_rows_are_grouped_by_end_user(
-    management: APIClient, tenant: Tenant, settle_down: Callable[[], None]
-) -> None:
+def test_rows_are_grouped_by_end_user(tenant: Tenant, report: Report) -> None:
     endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
     for end_user in ("Bob", None, "alice", "Bob", "bob"):
         factories.make_generation(
             tenant, end_user=end_user, created_at=moment(2), model_endpoint=endpoint
         )
-    settle_down()
-    rows = activity(management, group_by="end_user")
+    rows = report(group_by="end_user")
     assert [(row["external_user"], row["requests"]) for row in rows] == [
         (None, 1),
         ("Bob", 2),
@@ -323,16 +305,15 @@ def test_rows_are_grouped_by_end_user(
 
 
 def test_a_revoked_key_and_a_closed_workspace_keep_their_activity(
-    management: APIClient, tenant: Tenant, settle_down: Callable[[], None]
+    tenant: Tenant, report: Report
 ) -> None:
     workspace = make_workspace(tenant.organization)
     key = make_key(tenant, workspace=workspace)
     factories.make_generation(tenant, api_key=key, workspace=workspace, created_at=moment(2))
     key.revoke()
     workspace.close()
-    settle_down()
-    assert len(activity(management, api_key_hash=key.digest)) == 1
-    assert len(activity(management, workspace_id=str(workspace.pk))) == 1
+    assert len(report(api_key_hash=key.digest)) == 1
+    assert len(report(workspace_id=str(workspace.pk))) == 1
 
 
 def _crowd(random_: random.Random, tenants: Iterable[Tenant]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -25,14 +24,9 @@ from inference.reports.rollups import roll_up_usage
 from tests.support import factories
 from tests.support.factories import Tenant
 
+pytestmark = pytest.mark.usefixtures("fresh_cache")
+
 HOUR = timedelta(hours=1)
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    cache.clear()
-    yield
-    cache.clear()
 
 
 def make(tenant: Tenant, created_at: datetime, **fields: Any) -> Generation:

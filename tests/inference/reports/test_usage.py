@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 import pytest
 from django.contrib.auth.models import Permission, User
-from django.core.cache import cache
 from django.test import Client
 from django.utils import timezone
 
@@ -24,15 +22,10 @@ from inference.reports.usage.sums import PERIODS, PeriodUsage, Sums, read_usage
 from tests.support import console, factories
 from tests.support.factories import Tenant
 
+pytestmark = pytest.mark.usefixtures("fresh_cache")
+
 DAY: Final = timedelta(days=1)
 AGES: Final = (0, 1, 3, 20, 26, 30, 51, 100, 200, 500, 650)
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    cache.clear()
-    yield
-    cache.clear()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from datetime import date, datetime, timedelta
 from typing import Any, Final
 from uuid import uuid4
@@ -37,18 +36,13 @@ from inference.watch.anomalies import (
 from tests.support import factories
 from tests.support.factories import Tenant
 
+pytestmark = pytest.mark.usefixtures("fresh_cache")
+
 DOLLAR: Final = 1_000_000_000
 DAY: Final = timedelta(days=1)
 HOUR: Final = timedelta(hours=1)
 # A Monday afternoon.
 NOW: Final = datetime.fromisoformat("2026-03-02T15:30:00+00:00")
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    cache.clear()
-    yield
-    cache.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 from django.contrib import admin
 from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
-from django.core.cache import cache
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -25,15 +23,10 @@ from inference.watch import tail
 from tests.support import factories
 from tests.support.factories import Tenant
 
+pytestmark = pytest.mark.usefixtures("fresh_cache")
+
 PAGE = "/admin/inference/generation/live/"
 ROWS = f"{PAGE}rows/"
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    cache.clear()
-    yield
-    cache.clear()
 
 
 def ask(client: Client, cursor: str = "", tag: str = "", **query: str) -> Any:

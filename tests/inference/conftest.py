@@ -1,0 +1,25 @@
+"""Fixtures that several rooms of the data plane share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from django.core.cache import cache
+
+from tests.support.inference.site import Site
+
+
+@pytest.fixture
+def fresh_cache() -> Iterator[None]:
+    """Lets the pages of a test count anew, and those of the next test too."""
+    cache.clear()
+    yield
+    cache.clear()
+
+
+@pytest.fixture
+def published(site: Site) -> Site:
+    """The site, whose model is served publicly."""
+    site.publish()
+    return site
