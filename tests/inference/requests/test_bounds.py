@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -46,7 +46,7 @@ EMBEDDINGS: Final = "/api/v1/embeddings"
 SPEECH: Final = "/api/v1/audio/speech"
 TRANSCRIPTIONS: Final = "/api/v1/audio/transcriptions"
 REFUSED: Final = (400, 413, 422)
-NO_HEADERS: Final[Mapping[str, str]] = {}
+JSON: Final = "application/json"
 Body = dict[str, Any]
 BODIES: Final = {path: body for path, (_, body) in SAMPLES.items()} | {
     COUNT_TOKENS: SAMPLES[MESSAGES][1]
@@ -77,34 +77,26 @@ SHELL_CALL: Final[Body] = {
 # The structs of items that are decoded by themselves, each with its place in a body.
 INNER: Final[list[tuple[type[msgspec.Struct], str, Callable[[Any], Body]]]] = [
     (conversation.MessageItem, "input[0]", lambda one: {"input": [one]}),
-    (
-        conversation.FunctionCallItem,
-        "input[0]",
-        lambda one: {"input": [{"type": "function_call", **one}]},
-    ),
-    (
-        conversation.CustomCall,
-        "input[0]",
-        lambda one: {"input": [{"type": "custom_tool_call", **one}]},
-    ),
+    (conversation.FunctionCallItem, "input[0]", lambda one: calling("function_call", one)),
+    (conversation.CustomCall, "input[0]", lambda one: calling("custom_tool_call", one)),
     (conversation.KnownCall, "input[0]", lambda one: {"input": [{**SHELL_CALL, **one}]}),
-    (conversation.CallOutput, "input[1]", lambda one: {"input": answer_call("function_call", one)}),
-    (
-        conversation.KnownOutput,
-        "input[1]",
-        lambda one: {"input": answer_call("local_shell_call", one)},
-    ),
+    (conversation.CallOutput, "input[1]", lambda one: answering("function_call", one)),
+    (conversation.KnownOutput, "input[1]", lambda one: answering("local_shell_call", one)),
     (tools._Function, "tools[0]", lambda one: {"tools": [{"type": "function", **one}]}),
     (tools._Custom, "tools[0]", lambda one: {"tools": [{"type": "custom", **one}]}),
     (tools._Namespace, "tools[0]", lambda one: {"tools": [{"type": "namespace", **one}]}),
 ]
 
 
-def answer_call(kind: str, output: Body) -> list[Body]:
-    """Returns a call and its output."""
+def calling(kind: str, call: Body) -> Body:
+    return {"input": [{"type": kind, **call}]}
+
+
+def answering(kind: str, output: Body) -> Body:
+    """Returns a body with a call and its output."""
     call_id = output.get("call_id") or output.get("id") or "x"
     call = {**SHELL_CALL, "type": kind, "call_id": call_id, "name": "f", "arguments": "{}"}
-    return [call, {"type": f"{kind}_output", **output}]
+    return {"input": [call, {"type": f"{kind}_output", **output}]}
 
 
 def parse_body(path: str, body: Body) -> InferenceRequest:
@@ -143,6 +135,18 @@ def list_cases(path: str) -> Iterator[Case]:
             yield from find_cases(shape, place, wrap)
 
 
+def write_parts(parts: Any, **fields: Any) -> tuple[bytes, str]:
+    """Returns a form of these parts and fields, and its content type."""
+    made = requests.Request("POST", "http://localhost", files=parts, data=fields).prepare()
+    assert isinstance(made.body, bytes)
+    return made.body, made.headers["Content-Type"]
+
+
+def write_body(path: str, body: Body) -> tuple[bytes, str]:
+    """Returns a body as its route takes it, and its content type."""
+    return write_form(body) if path == EDITS else (json.dumps(body).encode(), JSON)
+
+
 def write_form(body: Body) -> tuple[bytes, str]:
     """Returns a body as a form with an image, and its content type."""
     parts: list[tuple[str, Any]] = [("image", ("a.png", PNG, "image/png"))]
@@ -154,9 +158,7 @@ def write_form(body: Body) -> tuple[bytes, str]:
         else:
             text = value if isinstance(value, str) else json.dumps(value)
             parts.append((name, (None, text)))
-    made = requests.Request("POST", "http://localhost", files=parts).prepare()
-    assert isinstance(made.body, bytes)
-    return made.body, made.headers["Content-Type"]
+    return write_parts(parts)
 
 
 @pytest.mark.parametrize("path", ROUTES)
@@ -203,34 +205,15 @@ def test_what_is_beyond_its_bound_is_refused_by_name(site: Site, path: str) -> N
 
 
 def post_case(session: requests.Session, site: Site, path: str, case: Case) -> requests.Response:
-    body = complete(path, case)
-    data, content_type = json.dumps(body).encode(), "application/json"
-    if path == EDITS:
-        data, content_type = write_form(body)
-    return session.post(
-        f"{site.server}{path}",
-        data=data,
-        headers={
-            "Authorization": f"Bearer {site.tenant.api_key}",
-            "Content-Type": content_type,
-        },
-        timeout=60,
-    )
+    data, content_type = write_body(path, complete(path, case))
+    headers = {"Authorization": f"Bearer {site.tenant.api_key}", "Content-Type": content_type}
+    return session.post(f"{site.server}{path}", data=data, headers=headers, timeout=60)
 
 
 def send(
-    site: Site, path: str, data: bytes, content_type: str, headers: Mapping[str, str] = NO_HEADERS
+    site: Site, path: str, data: bytes, content_type: str = JSON, **headers: str
 ) -> requests.Response:
-    return requests.post(
-        f"{site.server}{path}",
-        data=data,
-        headers={
-            "Authorization": f"Bearer {site.tenant.api_key}",
-            "Content-Type": content_type,
-            **headers,
-        },
-        timeout=60,
-    )
+    return site.post(None, path=path, data=data, headers={"Content-Type": content_type, **headers})
 
 
 def nest(depth: int) -> Any:
@@ -312,7 +295,7 @@ def test_what_no_schema_bounds_is_bounded_too(site: Site, name: str) -> None:
     before = everything()
     path, body = make(most + 1)
     data = json.dumps({"model": site.model.slug, **body}).encode()
-    answer = send(site, path, data, "application/json")
+    answer = send(site, path, data)
     assert answer.status_code == 400, answer.text
     assert named in answer.json()["error"]["message"], answer.text
     assert everything() == before
@@ -330,30 +313,23 @@ def test_the_size_of_a_body_is_bounded(site: Site, settings: Any, path: str) -> 
         most = largest_file_body()
     before = everything()
     for size in (most + 1, most + 2):
-        answer = send(site, path, body.ljust(size), "application/json")
+        answer = send(site, path, body.ljust(size))
         assert answer.status_code == 413, answer.text
     assert everything() == before
     site.assert_nothing_happened()
     for size in (most - 1, most):
-        assert send(site, path, body.ljust(size), "application/json").status_code != 413
+        assert send(site, path, body.ljust(size)).status_code != 413
 
 
 @pytest.mark.parametrize("extra", [-1, 0, 1])
 def test_the_size_of_a_sound_is_bounded(site: Site, settings: Any, extra: int) -> None:
     sound = make_wav()
     settings.MAX_FILE_BYTES = len(sound) - extra
-    site.model.output_modalities = ["transcription"]
-    site.model.save_fields("output_modalities")
+    site.produce("transcription")
     site.publish()
     before = everything()
-    made = requests.Request(
-        "POST",
-        "http://localhost",
-        data={"model": site.model.slug},
-        files={"file": ("a.wav", sound, "audio/wav")},
-    ).prepare()
-    assert isinstance(made.body, bytes)
-    answer = send(site, TRANSCRIPTIONS, made.body, made.headers["Content-Type"])
+    form = write_parts({"file": ("a.wav", sound, "audio/wav")}, model=site.model.slug)
+    answer = send(site, TRANSCRIPTIONS, *form)
     assert answer.status_code == (413 if extra > 0 else 200), answer.text
     if extra > 0:
         assert f"{len(sound):,} bytes" in answer.json()["error"]["message"]
@@ -366,9 +342,7 @@ def make_form(count: int, *, text: str = "one", images: int = 1) -> tuple[bytes,
     parts: list[tuple[str, Any]] = [("image", ("a.png", PNG, "image/png"))] * images
     parts += [("model", (None, "acme/falcon")), ("prompt", (None, text))]
     parts += [("models", (None, "acme/falcon"))] * (count - len(parts))
-    made = requests.Request("POST", "http://localhost", files=parts).prepare()
-    assert isinstance(made.body, bytes)
-    return made.body, made.headers["Content-Type"]
+    return write_parts(parts)
 
 
 @pytest.mark.parametrize(
@@ -402,12 +376,9 @@ def test_the_parts_of_a_form_are_bounded(
 def test_the_length_of_a_session_in_a_header_is_bounded(site: Site, path: str) -> None:
     site.publish()
     before = everything()
-    body = {"model": site.model.slug, **BODIES[path]}
-    data, content_type = json.dumps(body).encode(), "application/json"
-    if path == EDITS:
-        data, content_type = write_form(body)
+    data, content_type = write_body(path, {"model": site.model.slug, **BODIES[path]})
     headers = {"X-Session-Id": "a" * (schemas.SESSION_LENGTH + 1)}
-    answer = send(site, path, data, content_type, headers)
+    answer = send(site, path, data, content_type, **headers)
     assert answer.status_code == 400, answer.text
     assert "session_id" in answer.json()["error"]["message"]
     assert everything() == before

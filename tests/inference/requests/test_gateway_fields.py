@@ -6,34 +6,27 @@ import json
 from typing import Any
 
 import pytest
-import requests
 
 from inference.models import Generation
 from tests.support.database import snapshots
-from tests.support.inference.site import CHAT, Site
+from tests.support.inference.site import CHAT, RESPONSES, Site
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def shown_by(site: Site, row: Generation) -> Any:
-    return requests.get(
-        f"{site.server}/api/v1/generation",
-        params={"id": row.pk},
-        headers={"Authorization": f"Bearer {site.tenant.api_key}"},
-        timeout=30,
-    ).json()
+    return site.get(f"/api/v1/generation?id={row.pk}").json()["data"]
 
 
-@pytest.mark.parametrize("path", [CHAT, "/api/v1/responses"])
+@pytest.mark.parametrize("path", [CHAT, RESPONSES])
 def test_a_trace_is_stored_with_the_generation(site: Site, path: str) -> None:
     site.publish()
     trace = {"trace_id": "t-1", "nul": "\0", "deep": [{"é": 1}]}
-    body = site.chat_body() if path == CHAT else {"model": site.model.slug, "input": "one two"}
-    answer = site.post({**body, "trace": trace, "session_id": "talk-1"}, path=path)
+    answer = site.ask(path, trace=trace, session_id="talk-1")
     assert answer.status_code == 200, answer.text
     row = site.settled()
     assert (json.loads(row.trace), row.session_id) == (trace, "talk-1")
-    found = shown_by(site, row)["data"]
+    found = shown_by(site, row)
     assert (found["trace"], found["session_id"]) == (trace, "talk-1")
 
 
@@ -42,7 +35,7 @@ def test_a_generation_without_a_trace_shows_none(site: Site) -> None:
     assert site.chat(trace={}).status_code == 200
     row = site.settled()
     assert row.trace is None
-    assert "trace" not in shown_by(site, row)["data"]
+    assert "trace" not in shown_by(site, row)
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ from inference.requests.operations import presets
 from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.governance import make_preset, make_workspace
-from tests.support.inference.site import CHAT, Site
+from tests.support.inference.site import ASKED, CHAT, MESSAGES, RESPONSES, Site
 
-MESSAGES = [{"role": "user", "content": "one two"}]
+WORDS = ASKED[CHAT]["messages"]
 
 
 def merged(
@@ -52,11 +52,11 @@ def merged(
 def test_the_fields_of_the_request_win(
     own: dict[str, Any], config: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    assert merged({"messages": MESSAGES, **own}, config) == {"messages": MESSAGES, **expected}
+    assert merged({"messages": WORDS, **own}, config) == {"messages": WORDS, **expected}
 
 
 def test_the_system_prompt_goes_before_the_messages() -> None:
-    own = [{"role": "system", "content": "own"}, *MESSAGES]
+    own = [{"role": "system", "content": "own"}, *WORDS]
     assert merged({"messages": own}, {}, "of the preset")["messages"] == [
         {"role": "system", "content": "of the preset"}, *own,
     ]  # fmt: skip
@@ -84,11 +84,11 @@ def test_a_preset_with_a_system_prompt_is_for_chat() -> None:
 def test_a_preset_is_named_in_three_ways(
     fields: dict[str, Any], slug: str, rest: dict[str, Any]
 ) -> None:
-    named = presets.find_preset_name(json.dumps({"messages": MESSAGES, **fields}).encode())
+    named = presets.find_preset_name(json.dumps({"messages": WORDS, **fields}).encode())
     assert named is not None
     assert named.slug == slug
     found = {name: json.loads(bytes(raw)) for name, raw in named.fields.items()}
-    assert found == {"messages": MESSAGES, **rest}
+    assert found == {"messages": WORDS, **rest}
 
 
 def test_the_slash_of_a_preset_may_be_escaped() -> None:
@@ -137,15 +137,8 @@ def test_other_routes_take_no_preset(operation: Operation) -> None:
     assert [*caught.value.metadata["fields"]] == ["preset"]
 
 
-BODIES: dict[str, dict[str, Any]] = {
-    CHAT: {"messages": MESSAGES},
-    "/api/v1/messages": {"messages": MESSAGES, "max_tokens": 9},
-    "/api/v1/responses": {"input": "one two"},
-}
-
-
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
 @pytest.mark.parametrize("way", ["model", "both", "field"])
 def test_every_face_takes_a_preset_over(site: Site, path: str, way: str) -> None:
     site.publish()
@@ -157,7 +150,7 @@ def test_every_face_takes_a_preset_over(site: Site, path: str, way: str) -> None
         "both": {"model": f"{site.model.slug}@preset/support"},
         "field": {"preset": "support"},
     }[way]
-    answer = site.post({**BODIES[path], **names}, path=path)
+    answer = site.post({**ASKED[path], **names}, path=path)
     assert answer.status_code == 200, answer.text
     [request] = site.dialled()
     assert request.body["temperature"] == 0.25
@@ -264,8 +257,7 @@ def test_a_large_body_takes_a_preset_over(site: Site) -> None:
 def test_a_message_that_chat_cannot_express_takes_no_preset(site: Site) -> None:
     site.publish()
     make_preset(site.tenant.workspace, temperature=0.25)
-    body = {**BODIES["/api/v1/messages"], "preset": "support", "model": site.model.slug}
-    answer = site.post({**body, "thinking": {"type": "between_tools"}}, path="/api/v1/messages")
+    answer = site.ask(MESSAGES, preset="support", thinking={"type": "between_tools"})
     assert answer.status_code == 400
     assert "thinking" in answer.json()["error"]["message"]
     site.assert_nothing_happened()

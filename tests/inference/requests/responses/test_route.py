@@ -13,19 +13,20 @@ from accounts.models import Guardrail
 from inference.models import Generation
 from inference.requests.chat_replies import ReplyReasoning
 from inference.requests.responses.reasoning import seal
-from tests.support import factories
 from tests.support.database.snapshots import everything
 from tests.support.inference.responses import FUNCTION, asked, events_of
-from tests.support.inference.site import Site
-
-RESPONSES = "/api/v1/responses"
+from tests.support.inference.site import RESPONSES, Site
 
 
 def send(site: Site, headers: dict[str, str] | None = None, **fields: Any) -> requests.Response:
-    sent = {"Authorization": f"Bearer {site.tenant.api_key}", **(headers or {})}
-    return requests.post(
-        f"{site.server}{RESPONSES}", json=asked(**fields), headers=sent, timeout=60, stream=True
-    )
+    return site.post(asked(**fields), path=RESPONSES, headers=headers or {}, stream=True)
+
+
+def respond(site: Site, *, is_streamed: bool, **fields: Any) -> tuple[requests.Response, Any]:
+    """Asks; returns the answer, and the response that it has or ends with."""
+    found = send(site, stream=is_streamed, **fields)
+    assert found.status_code == 200, found.text
+    return found, events_of(found.content)[-1]["response"] if is_streamed else found.json()
 
 
 def text_of(response: Any) -> str:
@@ -34,10 +35,9 @@ def text_of(response: Any) -> str:
 
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_a_response_costs_as_much_as_its_chat(site: Site, is_streamed: bool) -> None:
-    site.publish(price=factories.make_price("0.000001", "0.000002"))
-    found = send(site, content="one two", user="ada@example.com", stream=is_streamed)
-    assert found.status_code == 200, found.text
-    response = events_of(found.content)[-1]["response"] if is_streamed else found.json()
+    site.publish()
+    asks = {"content": "one two", "user": "ada@example.com"}
+    found, response = respond(site, is_streamed=is_streamed, **asks)
     row = site.settled()
     assert (response["id"], response["object"]) == (row.id, "response")
     assert (response["status"], text_of(response)) == ("completed", "You said: one two")
@@ -66,14 +66,13 @@ def test_a_response_costs_as_much_as_its_chat(site: Site, is_streamed: bool) -> 
 def test_what_is_left_out_is_named(site: Site, is_streamed: bool) -> None:
     site.publish()
     foreign = {"type": "reasoning", "summary": [], "encrypted_content": "gAAAA"}
-    found = send(
+    found, response = respond(
         site,
+        is_streamed=is_streamed,
         content=[{"role": "user", "content": "Hi"}, foreign],
         tools=[{"type": "web_search"}, FUNCTION],
-        stream=is_streamed,
         headers={"X-OpenRouter-Metadata": "enabled"},
     )
-    response = events_of(found.content)[-1]["response"] if is_streamed else found.json()
     [stage] = response["openrouter_metadata"]["pipeline"]
     assert stage == {
         "type": "server_tools",
@@ -131,14 +130,10 @@ def test_a_quiet_stream_is_kept_alive_with_comments(site: Site, settings: LazySe
 
 
 def test_a_caller_that_leaves_ends_the_upstream(site: Site) -> None:
-    site.publish("sim-gated", price=factories.make_price("0.000001", "0.000002"))
+    site.publish("sim-gated")
     site.upstream.release(3)
     with send(site, content="one two", stream=True) as found:
-        seen = b""
-        for data in found.iter_content(None):
-            seen += data
-            if b" said" in seen:
-                break
+        assert next(line for line in found.iter_lines(chunk_size=None) if b" said" in line)
     [request] = site.dialled()
     assert site.upstream.wait_until(lambda: request.client_closed_at is not None)
     assert site.settled().status == "cancelled"
@@ -169,8 +164,8 @@ def test_a_failure_before_the_first_event_has_its_status(site: Site, is_streamed
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_a_bound_that_is_reached_is_incomplete(site: Site, is_streamed: bool) -> None:
     site.publish()
-    found = send(site, content="one two three", max_output_tokens=2, stream=is_streamed)
-    response = events_of(found.content)[-1]["response"] if is_streamed else found.json()
+    asks = {"content": "one two three", "max_output_tokens": 2}
+    _, response = respond(site, is_streamed=is_streamed, **asks)
     assert response["status"] == "incomplete"
     assert response["incomplete_details"] == {"reason": "max_output_tokens"}
     assert response["max_output_tokens"] == 2
@@ -183,8 +178,8 @@ def test_a_long_answer_is_converted(site: Site) -> None:
 
 def test_a_long_stream_is_converted(site: Site) -> None:
     site.publish("sim-chunks:20000")
-    text = text_of(events_of(send(site, stream=True).content)[-1]["response"])
-    assert text == "".join(f" {number}" for number in range(20_000))
+    _, response = respond(site, is_streamed=True)
+    assert text_of(response) == "".join(f" {number}" for number in range(20_000))
 
 
 def test_an_answer_beyond_the_bound_is_refused(site: Site) -> None:
@@ -235,7 +230,6 @@ def test_content_filters_read_what_items_carry(site: Site, item: Any) -> None:
 def test_routing_metadata_comes_with_the_response(site: Site) -> None:
     site.publish()
     headers = {"X-OpenRouter-Metadata": "enabled"}
-    plain = send(site, headers).json()
-    streamed = events_of(send(site, headers, stream=True).content)[-1]["response"]
-    assert plain["openrouter_metadata"]["requested"] == "acme/falcon"
-    assert streamed["openrouter_metadata"]["requested"] == "acme/falcon"
+    for is_streamed in (False, True):
+        _, response = respond(site, is_streamed=is_streamed, headers=headers)
+        assert response["openrouter_metadata"]["requested"] == "acme/falcon"
