@@ -114,28 +114,26 @@ def test_an_embedding_is_replayed(kept: Site) -> None:
 
 
 def test_what_is_stored_of_a_request_tells_nothing_without_the_pepper(
-    site: Site, settings: LazySettings
+    published: Site, settings: LazySettings
 ) -> None:
     """Otherwise a reader of the database could try out what was asked."""
-    site.publish()
-    send(site, key="first")
-    send(site, key="second")
+    send(published, key="first")
+    send(published, key="second")
     settings.KEY_PEPPERS = ["p" * 32, *settings.KEY_PEPPERS]
-    send(site, key="third")
-    site.eventually(lambda: IdempotentRequest.objects.exclude(ended_at=None).count() == 3)
+    send(published, key="third")
+    published.eventually(lambda: IdempotentRequest.objects.exclude(ended_at=None).count() == 3)
     rows = IdempotentRequest.objects.order_by("id").values_list("fingerprint", flat=True)
     first, second, third = map(bytes, rows)
     assert first == second != third
 
 
-def test_without_kept_answers_a_repeat_is_refused_with_the_generation(site: Site) -> None:
-    site.publish()
-    first = send(site)
-    site.settled()
-    wait_until_ended(site)
+def test_without_kept_answers_a_repeat_is_refused_with_the_generation(published: Site) -> None:
+    first = send(published)
+    published.settled()
+    wait_until_ended(published)
     before = everything()
 
-    again = send(site)
+    again = send(published)
 
     assert refusal(again) == {
         "error_type": "idempotent_answer_not_kept",
@@ -145,24 +143,23 @@ def test_without_kept_answers_a_repeat_is_refused_with_the_generation(site: Site
     assert again.headers["x-should-retry"] == "false"
     assert "Retry-After" not in again.headers
     assert everything() == before
-    assert len(site.dialled()) == 1
+    assert len(published.dialled()) == 1
     assert not KeptAnswer.objects.exists()
 
 
 @pytest.mark.parametrize("is_kept", [False, True])
-def test_another_body_with_the_key_is_refused(site: Site, is_kept: bool) -> None:
-    site.publish()
+def test_another_body_with_the_key_is_refused(published: Site, is_kept: bool) -> None:
     if is_kept:
-        keep_answers(site.tenant)
-    send(site, site.chat_body("one two"))
-    site.settled()
-    wait_until_ended(site)
+        keep_answers(published.tenant)
+    send(published, published.chat_body("one two"))
+    published.settled()
+    wait_until_ended(published)
     before = everything()
 
-    for body in (site.chat_body("one twp"), site.chat_body("one two", stream=True)):
-        assert refusal(send(site, body), 422)["error_type"] == "idempotency_key_reused"
+    for body in (published.chat_body("one twp"), published.chat_body("one two", stream=True)):
+        assert refusal(send(published, body), 422)["error_type"] == "idempotency_key_reused"
     assert everything() == before
-    assert len(site.dialled()) == 1
+    assert len(published.dialled()) == 1
 
 
 def test_a_key_belongs_to_one_api_key_and_one_route(kept: Site, neighbour: Tenant) -> None:
@@ -205,19 +202,17 @@ def test_a_key_belongs_to_the_region_by_which_the_first_request_came(
     ["", "x" * 256, "tab\there", "caf\u00e9", "bell\x07"],
     ids=["0", "256", "tab", "é", "ctl"],
 )
-def test_a_malformed_key_is_refused(site: Site, key: str) -> None:
-    site.publish()
+def test_a_malformed_key_is_refused(published: Site, key: str) -> None:
     headers = {"Idempotency-Key": key.encode("latin-1")}
-    answer = site.post(site.chat_body(), headers=headers)
+    answer = published.post(published.chat_body(), headers=headers)
     assert answer.status_code == 400, answer.text
-    site.assert_nothing_happened()
+    published.assert_nothing_happened()
     assert not IdempotentRequest.objects.exists()
 
 
 @pytest.mark.parametrize("key", ["x", "x" * 255, "! ~"])
-def test_the_longest_and_the_shortest_key_are_accepted(site: Site, key: str) -> None:
-    site.publish()
-    assert send(site, key=key).status_code == 200
+def test_the_longest_and_the_shortest_key_are_accepted(published: Site, key: str) -> None:
+    assert send(published, key=key).status_code == 200
 
 
 def test_a_request_that_is_refused_frees_its_key(site: Site) -> None:
@@ -227,10 +222,9 @@ def test_a_request_that_is_refused_frees_its_key(site: Site) -> None:
     assert send(site).status_code == 200
 
 
-def test_a_malformed_request_does_not_use_its_key(site: Site) -> None:
-    site.publish()
-    assert send(site, site.chat_body(temperature="warm")).status_code == 400
-    assert send(site).status_code == 200
+def test_a_malformed_request_does_not_use_its_key(published: Site) -> None:
+    assert send(published, published.chat_body(temperature="warm")).status_code == 400
+    assert send(published).status_code == 200
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -487,11 +481,10 @@ def test_a_form_with_another_boundary_is_the_same_request(kept: Site) -> None:
     assert [is_replayed(answer) for answer in answers] == [False, True, False]
 
 
-def test_counting_tokens_is_the_same_each_time(site: Site) -> None:
-    site.publish()
-    body = {"model": site.model.slug, "messages": [{"role": "user", "content": "one two"}]}
+def test_counting_tokens_is_the_same_each_time(published: Site) -> None:
+    body = {"model": published.model.slug, "messages": [{"role": "user", "content": "one two"}]}
     path = "/api/v1/messages/count_tokens"
-    counts = [send(site, body, path=path) for _ in range(2)]
+    counts = [send(published, body, path=path) for _ in range(2)]
     assert [count.status_code for count in counts] == [200, 200]
     assert counts[0].json() == counts[1].json()
     assert not IdempotentRequest.objects.exists()
@@ -511,12 +504,11 @@ def test_a_request_whose_worker_died_has_its_key_until_it_is_swept(kept: Site) -
     assert len(kept.dialled()) == 2
 
 
-def test_a_key_whose_worker_died_before_admission_is_free_after_a_minute(site: Site) -> None:
-    site.publish()
-    send(site)
-    site.settled()
-    wait_until_ended(site)
+def test_a_key_whose_worker_died_before_admission_is_free_after_a_minute(published: Site) -> None:
+    send(published)
+    published.settled()
+    wait_until_ended(published)
     IdempotentRequest.objects.update(generation_id="gen-0-never", ended_at=None)
-    assert send(site).status_code == 409
+    assert send(published).status_code == 409
     IdempotentRequest.objects.update(claimed_at=F("claimed_at") - timedelta(seconds=61))
-    assert send(site).status_code == 200
+    assert send(published).status_code == 200

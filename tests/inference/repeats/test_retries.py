@@ -16,34 +16,32 @@ COUNT = "x-stainless-retry-count"
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_retry_names_the_generation_that_it_repeats(site: Site, stream: bool) -> None:
-    site.publish()
-    body = site.chat_body("one two", stream=stream)
+def test_a_retry_names_the_generation_that_it_repeats(published: Site, stream: bool) -> None:
+    body = published.chat_body("one two", stream=stream)
     metadata = {"X-OpenRouter-Metadata": "enabled"}
-    first = site.post(body, headers={COUNT: "0", **metadata})
-    again = site.post(body, headers={COUNT: "1", **metadata})
+    first = published.post(body, headers={COUNT: "0", **metadata})
+    again = published.post(body, headers={COUNT: "1", **metadata})
     told = events_of(again.text)[-2] if stream else again.json()
     earlier = first.headers["X-Generation-Id"]
     assert [(step["name"], step["data"]) for step in told["openrouter_metadata"]["pipeline"]] == [
         ("sdk-retry", {"generation_id": earlier})
     ]
     assert "sdk-retry" not in first.text
-    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    published.eventually(lambda: not Generation.objects.filter(status="pending").exists())
     retry_of = dict(Generation.objects.values_list("pk", "retry_of"))
     assert retry_of == {earlier: None, again.headers["X-Generation-Id"]: earlier}
 
 
 def test_a_first_attempt_and_another_body_or_key_repeat_nothing(
-    site: Site, neighbour: Tenant
+    published: Site, neighbour: Tenant
 ) -> None:
-    site.publish()
-    body = site.chat_body("one two")
-    site.post(body, headers={COUNT: "0"})
-    site.post(body, headers={COUNT: "0"})
-    site.post(site.chat_body("one twp"), headers={COUNT: "1"})
-    site.post(body, key=neighbour.api_key, headers={COUNT: "1"})
-    site.post(body)
-    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    body = published.chat_body("one two")
+    published.post(body, headers={COUNT: "0"})
+    published.post(body, headers={COUNT: "0"})
+    published.post(published.chat_body("one twp"), headers={COUNT: "1"})
+    published.post(body, key=neighbour.api_key, headers={COUNT: "1"})
+    published.post(body)
+    published.eventually(lambda: not Generation.objects.filter(status="pending").exists())
     assert Generation.objects.count() == 5
     assert not Generation.objects.exclude(retry_of=None).exists()
 

@@ -178,30 +178,30 @@ def test_what_is_within_its_bound_is_taken(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ROUTES)
-def test_no_bound_of_the_server_is_lower_than_that_of_the_schema(site: Site, path: str) -> None:
+def test_no_bound_of_the_server_is_lower_than_that_of_the_schema(
+    published: Site, path: str
+) -> None:
     """A body that fits is never refused, although it may find no provider."""
-    site.publish()
     with requests.Session() as session:
         for case in draw_examples([case for case in list_cases(path) if case.fits]):
-            answer = post_case(session, site, path, case)
+            answer = post_case(session, published, path, case)
             # What only Anthropic takes is refused where no provider speaks its format.
             is_taken = answer.status_code not in REFUSED or "native_format" in answer.text
             assert is_taken, (str(case), answer.text)
 
 
 @pytest.mark.parametrize("path", ROUTES)
-def test_what_is_beyond_its_bound_is_refused_by_name(site: Site, path: str) -> None:
-    site.publish()
+def test_what_is_beyond_its_bound_is_refused_by_name(published: Site, path: str) -> None:
     before = everything()
     cases = [case for case in list_cases(path) if not case.fits]
     assert len(cases) > 40
     with requests.Session() as session:
         for case in cases:
-            answer = post_case(session, site, path, case)
+            answer = post_case(session, published, path, case)
             assert answer.status_code in REFUSED, (str(case), answer.text)
             assert case.field in answer.json()["error"]["message"], (str(case), answer.text)
     assert everything() == before
-    site.assert_nothing_happened()
+    published.assert_nothing_happened()
 
 
 def post_case(session: requests.Session, site: Site, path: str, case: Case) -> requests.Response:
@@ -303,9 +303,8 @@ def test_what_no_schema_bounds_is_bounded_too(site: Site, name: str) -> None:
 
 
 @pytest.mark.parametrize("path", [path for path in ROUTES if path != EDITS])
-def test_the_size_of_a_body_is_bounded(site: Site, settings: Any, path: str) -> None:
-    site.publish()
-    body = json.dumps({"model": site.model.slug, **BODIES[path]}).encode()
+def test_the_size_of_a_body_is_bounded(published: Site, settings: Any, path: str) -> None:
+    body = json.dumps({"model": published.model.slug, **BODIES[path]}).encode()
     settings.MAX_REQUEST_BYTES = most = len(body) + 100
     if path == TRANSCRIPTIONS:
         # It has room for a file of the largest size in Base64.
@@ -313,12 +312,12 @@ def test_the_size_of_a_body_is_bounded(site: Site, settings: Any, path: str) -> 
         most = largest_file_body()
     before = everything()
     for size in (most + 1, most + 2):
-        answer = send(site, path, body.ljust(size))
+        answer = send(published, path, body.ljust(size))
         assert answer.status_code == 413, answer.text
     assert everything() == before
-    site.assert_nothing_happened()
+    published.assert_nothing_happened()
     for size in (most - 1, most):
-        assert send(site, path, body.ljust(size)).status_code != 413
+        assert send(published, path, body.ljust(size)).status_code != 413
 
 
 @pytest.mark.parametrize("extra", [-1, 0, 1])
@@ -373,16 +372,15 @@ def test_the_parts_of_a_form_are_bounded(
 
 
 @pytest.mark.parametrize("path", [path for path in ROUTES if path != TRANSCRIPTIONS])
-def test_the_length_of_a_session_in_a_header_is_bounded(site: Site, path: str) -> None:
-    site.publish()
+def test_the_length_of_a_session_in_a_header_is_bounded(published: Site, path: str) -> None:
     before = everything()
-    data, content_type = write_body(path, {"model": site.model.slug, **BODIES[path]})
+    data, content_type = write_body(path, {"model": published.model.slug, **BODIES[path]})
     headers = {"X-Session-Id": "a" * (schemas.SESSION_LENGTH + 1)}
-    answer = send(site, path, data, content_type, **headers)
+    answer = send(published, path, data, content_type, **headers)
     assert answer.status_code == 400, answer.text
     assert "session_id" in answer.json()["error"]["message"]
     assert everything() == before
-    site.assert_nothing_happened()
+    published.assert_nothing_happened()
 
 
 def iter_modules() -> Iterator[Any]:

@@ -19,23 +19,21 @@ def shown_by(site: Site, row: Generation) -> Any:
 
 
 @pytest.mark.parametrize("path", [CHAT, RESPONSES])
-def test_a_trace_is_stored_with_the_generation(site: Site, path: str) -> None:
-    site.publish()
+def test_a_trace_is_stored_with_the_generation(published: Site, path: str) -> None:
     trace = {"trace_id": "t-1", "nul": "\0", "deep": [{"é": 1}]}
-    answer = site.ask(path, trace=trace, session_id="talk-1")
+    answer = published.ask(path, trace=trace, session_id="talk-1")
     assert answer.status_code == 200, answer.text
-    row = site.settled()
+    row = published.settled()
     assert (json.loads(row.trace), row.session_id) == (trace, "talk-1")
-    found = shown_by(site, row)
+    found = shown_by(published, row)
     assert (found["trace"], found["session_id"]) == (trace, "talk-1")
 
 
-def test_a_generation_without_a_trace_shows_none(site: Site) -> None:
-    site.publish()
-    assert site.chat(trace={}).status_code == 200
-    row = site.settled()
+def test_a_generation_without_a_trace_shows_none(published: Site) -> None:
+    assert published.chat(trace={}).status_code == 200
+    row = published.settled()
     assert row.trace is None
-    assert "trace" not in shown_by(site, row)
+    assert "trace" not in shown_by(published, row)
 
 
 @pytest.mark.parametrize(
@@ -52,12 +50,11 @@ def test_a_generation_without_a_trace_shows_none(site: Site) -> None:
     ],
 )
 def test_what_this_service_does_not_do_is_refused_by_name(
-    site: Site, fields: dict[str, Any], name: str
+    published: Site, fields: dict[str, Any], name: str
 ) -> None:
-    site.publish()
     before = snapshots.everything()
-    answer = site.chat(**fields)
+    answer = published.chat(**fields)
     assert answer.status_code == 400
     assert [*answer.json()["error"]["metadata"]["fields"]] == [name]
     assert snapshots.everything() == before
-    site.assert_nothing_happened()
+    published.assert_nothing_happened()

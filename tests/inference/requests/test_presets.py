@@ -140,31 +140,29 @@ def test_other_routes_take_no_preset(operation: Operation) -> None:
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
 @pytest.mark.parametrize("way", ["model", "both", "field"])
-def test_every_face_takes_a_preset_over(site: Site, path: str, way: str) -> None:
-    site.publish()
+def test_every_face_takes_a_preset_over(published: Site, path: str, way: str) -> None:
     preset = make_preset(
-        site.tenant.workspace, model=site.model.slug, temperature=0.25, system="Be kind."
+        published.tenant.workspace, model=published.model.slug, temperature=0.25, system="Be kind."
     )
     names: dict[str, Any] = {
         "model": {"model": "@preset/support"},
-        "both": {"model": f"{site.model.slug}@preset/support"},
+        "both": {"model": f"{published.model.slug}@preset/support"},
         "field": {"preset": "support"},
     }[way]
-    answer = site.post({**ASKED[path], **names}, path=path)
+    answer = published.post({**ASKED[path], **names}, path=path)
     assert answer.status_code == 200, answer.text
-    [request] = site.dialled()
+    [request] = published.dialled()
     assert request.body["temperature"] == 0.25
     assert [message["role"] for message in request.body["messages"]] == ["system", "user"]
     assert request.body["messages"][0]["content"] == "Be kind."
     assert "preset" not in request.body
-    row = site.settled()
-    assert (row.preset_id, row.model) == (preset.pk, site.model.slug)
+    row = published.settled()
+    assert (row.preset_id, row.model) == (preset.pk, published.model.slug)
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_change_applies_to_the_next_request(site: Site) -> None:
-    site.publish()
-    workspace = site.tenant.workspace
+def test_a_change_applies_to_the_next_request(published: Site) -> None:
+    workspace = published.tenant.workspace
     preset = make_preset(workspace, temperature=0.25)
     for step, expected in (
         (lambda: None, 0.25),
@@ -173,24 +171,23 @@ def test_a_change_applies_to_the_next_request(site: Site) -> None:
         (lambda: preset.designate(2), 0.5),
     ):
         step()
-        assert site.chat(preset="support").status_code == 200
-        assert site.dialled()[-1].body["temperature"] == expected
+        assert published.chat(preset="support").status_code == 200
+        assert published.dialled()[-1].body["temperature"] == expected
     for move in (preset.disable, preset.archive):
         assert move() is True
-        answer = site.chat(preset="support")
+        answer = published.chat(preset="support")
         assert answer.status_code == 400
         assert answer.json()["error"]["metadata"]["fields"] == {
             "preset": f"The preset 'support' is {preset.status}."
         }
     assert preset.activate() is True
-    assert site.chat(preset="support").status_code == 200
+    assert published.chat(preset="support").status_code == 200
     preset.remove()
-    assert site.chat(model="@preset/support").status_code == 404
+    assert published.chat(model="@preset/support").status_code == 404
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_unknown_preset_is_404_by_name(site: Site) -> None:
-    site.publish()
+def test_an_unknown_preset_is_404_by_name(published: Site) -> None:
     before = snapshots.everything()
     for fields, name in (
         ({"preset": "nobody"}, "preset"),
@@ -200,64 +197,59 @@ def test_an_unknown_preset_is_404_by_name(site: Site) -> None:
         ({"preset": "é"}, "preset"),
         ({"preset": "a\0b"}, "preset"),
     ):
-        answer = site.chat(**fields)
+        answer = published.chat(**fields)
         assert answer.status_code == 404, answer.text
         error = answer.json()["error"]["metadata"]
         assert (error["error_type"], [*error["fields"]]) == ("preset_not_found", [name])
     assert snapshots.everything() == before
-    site.assert_nothing_happened()
+    published.assert_nothing_happened()
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_preset_of_another_workspace_or_tenant_is_not_found(site: Site) -> None:
-    site.publish()
-    make_preset(make_workspace(site.tenant.organization), "elsewhere", temperature=1)
+def test_the_preset_of_another_workspace_or_tenant_is_not_found(published: Site) -> None:
+    make_preset(make_workspace(published.tenant.organization), "elsewhere", temperature=1)
     make_preset(factories.make_tenant().workspace, "foreign", temperature=1)
     for slug in ("elsewhere", "foreign"):
-        assert site.chat(preset=slug).status_code == 404
-    site.assert_nothing_happened()
+        assert published.chat(preset=slug).status_code == 404
+    published.assert_nothing_happened()
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_key_that_moves_finds_the_presets_of_its_new_workspace(site: Site) -> None:
-    site.publish()
-    other = make_workspace(site.tenant.organization)
-    make_preset(site.tenant.workspace, temperature=0.25)
+def test_a_key_that_moves_finds_the_presets_of_its_new_workspace(published: Site) -> None:
+    other = make_workspace(published.tenant.organization)
+    make_preset(published.tenant.workspace, temperature=0.25)
     make_preset(other, temperature=0.75)
-    assert site.chat(preset="support").status_code == 200
-    ApiKey.objects.filter(digest=digest_api_key(site.tenant.api_key)).update(workspace=other)
-    assert site.chat(preset="support").status_code == 200
-    assert [request.body["temperature"] for request in site.dialled()] == [0.25, 0.75]
+    assert published.chat(preset="support").status_code == 200
+    ApiKey.objects.filter(digest=digest_api_key(published.tenant.api_key)).update(workspace=other)
+    assert published.chat(preset="support").status_code == 200
+    assert [request.body["temperature"] for request in published.dialled()] == [0.25, 0.75]
 
 
 @pytest.mark.django_db(transaction=True)
-def test_the_merged_body_is_checked_held_and_priced(site: Site) -> None:
-    site.publish()
-    make_preset(site.tenant.workspace, service_tier="priority")
+def test_the_merged_body_is_checked_held_and_priced(published: Site) -> None:
+    make_preset(published.tenant.workspace, service_tier="priority")
     before = snapshots.everything()
-    answer = site.chat(preset="support")
+    answer = published.chat(preset="support")
     assert answer.status_code == 400
     assert answer.json()["error"]["message"].startswith("service_tier: ")
     assert snapshots.everything() == before
-    site.assert_nothing_happened()
-    make_preset(site.tenant.workspace, max_tokens=7)
-    assert site.chat(preset="support").status_code == 200
-    assert site.dialled()[-1].body["max_tokens"] == 7
+    published.assert_nothing_happened()
+    make_preset(published.tenant.workspace, max_tokens=7)
+    assert published.chat(preset="support").status_code == 200
+    assert published.dialled()[-1].body["max_tokens"] == 7
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_large_body_takes_a_preset_over(site: Site) -> None:
-    site.publish()
-    make_preset(site.tenant.workspace, temperature=0.25)
-    assert site.chat("word " * 40_000, preset="support").status_code == 200
-    assert site.dialled()[-1].body["temperature"] == 0.25
+def test_a_large_body_takes_a_preset_over(published: Site) -> None:
+    make_preset(published.tenant.workspace, temperature=0.25)
+    assert published.chat("word " * 40_000, preset="support").status_code == 200
+    assert published.dialled()[-1].body["temperature"] == 0.25
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_message_that_chat_cannot_express_takes_no_preset(site: Site) -> None:
-    site.publish()
-    make_preset(site.tenant.workspace, temperature=0.25)
-    answer = site.ask(MESSAGES, preset="support", thinking={"type": "between_tools"})
+def test_a_message_that_chat_cannot_express_takes_no_preset(published: Site) -> None:
+    make_preset(published.tenant.workspace, temperature=0.25)
+    answer = published.ask(MESSAGES, preset="support", thinking={"type": "between_tools"})
     assert answer.status_code == 400
     assert "thinking" in answer.json()["error"]["message"]
-    site.assert_nothing_happened()
+    published.assert_nothing_happened()

@@ -54,12 +54,11 @@ def another_model(site: Site, slug: str, **fields: Any) -> LanguageModel:
     return model
 
 
-def test_an_alias_is_served_by_its_model(site: Site) -> None:
-    site.publish()
-    alias(site.tenant, "fast", "acme/falcon")
-    assert served(ask(site, "fast")) == ("acme/falcon", "fast", "alias")
-    assert site.settled().model == "acme/falcon"
-    answer = ask(site, "fast:nitro").json()
+def test_an_alias_is_served_by_its_model(published: Site) -> None:
+    alias(published.tenant, "fast", "acme/falcon")
+    assert served(ask(published, "fast")) == ("acme/falcon", "fast", "alias")
+    assert published.settled().model == "acme/falcon"
+    answer = ask(published, "fast:nitro").json()
     assert answer["openrouter_metadata"]["pipeline"][0] == {
         "type": "routing",
         "name": "alias",
@@ -68,66 +67,61 @@ def test_an_alias_is_served_by_its_model(site: Site) -> None:
     }
 
 
-def test_a_stream_names_the_model_that_serves(site: Site) -> None:
-    site.publish()
-    alias(site.tenant, "fast", "acme/falcon")
-    events = events_of(ask(site, "fast", stream=True).text)
+def test_a_stream_names_the_model_that_serves(published: Site) -> None:
+    alias(published.tenant, "fast", "acme/falcon")
+    events = events_of(ask(published, "fast", stream=True).text)
     assert {event["model"] for event in events if isinstance(event, dict)} == {"acme/falcon"}
 
 
-def test_a_change_holds_on_the_next_request(site: Site) -> None:
-    site.publish()
-    another_model(site, "acme/hawk")
-    for owner in (site.tenant, None):
-        assert "There is no model 'fast'" in refused(ask(site, "fast"))
+def test_a_change_holds_on_the_next_request(published: Site) -> None:
+    another_model(published, "acme/hawk")
+    for owner in (published.tenant, None):
+        assert "There is no model 'fast'" in refused(ask(published, "fast"))
         row = alias(owner, "fast", "acme/falcon")
-        assert served(ask(site, "fast"))[0] == "acme/falcon"
+        assert served(ask(published, "fast"))[0] == "acme/falcon"
         changes.edit_alias(row, targets=["acme/hawk"])
-        assert served(ask(site, "fast"))[0] == "acme/hawk"
+        assert served(ask(published, "fast"))[0] == "acme/hawk"
         changes.edit_alias(row, name="quick")
-        assert served(ask(site, "quick"))[0] == "acme/hawk"
-        assert "There is no model 'fast'" in refused(ask(site, "fast"))
+        assert served(ask(published, "quick"))[0] == "acme/hawk"
+        assert "There is no model 'fast'" in refused(ask(published, "fast"))
         changes.remove_alias(row)
-        assert "There is no model 'quick'" in refused(ask(site, "quick"))
+        assert "There is no model 'quick'" in refused(ask(published, "quick"))
 
 
 def test_the_organization_wins_over_the_operator_and_both_over_what_is_built_in(
-    site: Site,
+    published: Site,
 ) -> None:
-    site.publish()
-    another_model(site, "acme/hawk-2")
-    another_model(site, "acme/eagle")
-    assert served(ask(site, "hawk-2"))[0] == "acme/hawk-2"
+    another_model(published, "acme/hawk-2")
+    another_model(published, "acme/eagle")
+    assert served(ask(published, "hawk-2"))[0] == "acme/hawk-2"
     alias(None, "hawk-2", "acme/eagle")
-    assert served(ask(site, "hawk-2"))[0] == "acme/eagle"
+    assert served(ask(published, "hawk-2"))[0] == "acme/eagle"
     # An exact name of the operator is behind a pattern of the organization.
-    alias(site.tenant, "hawk*", "acme/falcon")
-    assert served(ask(site, "hawk-2"))[0] == "acme/falcon"
+    alias(published.tenant, "hawk*", "acme/falcon")
+    assert served(ask(published, "hawk-2"))[0] == "acme/falcon"
     # A model's own name always wins.
-    assert served(ask(site, "acme/hawk-2")) == ("acme/hawk-2", "acme/hawk-2", "direct")
+    assert served(ask(published, "acme/hawk-2")) == ("acme/hawk-2", "acme/hawk-2", "direct")
 
 
-def test_the_longest_pattern_wins_and_an_exact_name_over_it(site: Site) -> None:
-    site.publish()
+def test_the_longest_pattern_wins_and_an_exact_name_over_it(published: Site) -> None:
     for name in ("hawk", "eagle", "kite"):
-        another_model(site, f"acme/{name}")
-    alias(site.tenant, "*", "acme/falcon")
-    alias(site.tenant, "gpt-*", "acme/hawk")
-    alias(site.tenant, "gpt-*-mini", "acme/eagle")
-    alias(site.tenant, "gpt-5-mini", "acme/kite")
+        another_model(published, f"acme/{name}")
+    alias(published.tenant, "*", "acme/falcon")
+    alias(published.tenant, "gpt-*", "acme/hawk")
+    alias(published.tenant, "gpt-*-mini", "acme/eagle")
+    alias(published.tenant, "gpt-5-mini", "acme/kite")
     for name, slug in (
         ("gpt-5-mini", "acme/kite"), ("gpt-4-mini", "acme/eagle"), ("gpt-mini", "acme/hawk"),
         ("gpt-", "acme/hawk"), ("gp", "acme/falcon"), ("*", "acme/falcon"),
     ):  # fmt: skip
-        assert served(ask(site, name))[0] == slug, name
+        assert served(ask(published, name))[0] == slug, name
 
 
-def test_a_model_that_comes_later_takes_its_name_from_an_alias(site: Site) -> None:
-    site.publish()
-    alias(site.tenant, "acme/hawk", "acme/falcon")
-    assert served(ask(site, "acme/hawk"))[0] == "acme/falcon"
-    another_model(site, "acme/hawk")
-    assert served(ask(site, "acme/hawk")) == ("acme/hawk", "acme/hawk", "direct")
+def test_a_model_that_comes_later_takes_its_name_from_an_alias(published: Site) -> None:
+    alias(published.tenant, "acme/hawk", "acme/falcon")
+    assert served(ask(published, "acme/hawk"))[0] == "acme/falcon"
+    another_model(published, "acme/hawk")
+    assert served(ask(published, "acme/hawk")) == ("acme/hawk", "acme/hawk", "direct")
 
 
 def test_the_targets_of_an_alias_are_tried_in_order(site: Site) -> None:
@@ -145,90 +139,83 @@ def test_an_alias_may_stand_in_a_list_of_models(site: Site) -> None:
     assert answer.json()["model"] == "acme/hawk"
 
 
-def test_a_target_that_left_the_catalogue_is_passed_over(site: Site) -> None:
-    site.publish()
-    gone = another_model(site, "acme/hawk")
-    alias(site.tenant, "both", "acme/hawk", "acme/falcon")
-    alias(site.tenant, "one", "acme/hawk")
+def test_a_target_that_left_the_catalogue_is_passed_over(published: Site) -> None:
+    gone = another_model(published, "acme/hawk")
+    alias(published.tenant, "both", "acme/hawk", "acme/falcon")
+    alias(published.tenant, "one", "acme/hawk")
     gone.is_listed = False
     gone.save_fields("is_listed")
-    assert served(ask(site, "both"))[0] == "acme/falcon"
-    assert refused(ask(site, "one")) == (
+    assert served(ask(published, "both"))[0] == "acme/falcon"
+    assert refused(ask(published, "one")) == (
         "The alias 'one' stands for models that the catalogue no longer has. Change the alias, or "
         "name a model."
     )
 
 
-def test_an_alias_is_private_to_its_organization(site: Site) -> None:
-    site.publish()
+def test_an_alias_is_private_to_its_organization(published: Site) -> None:
     other = factories.make_tenant("Other")
     alias(other, "secret-project", "acme/falcon")
-    assert served(ask(site, "secret-project", key=other.api_key))[0] == "acme/falcon"
-    site.settled()
+    assert served(ask(published, "secret-project", key=other.api_key))[0] == "acme/falcon"
+    published.settled()
     before = snapshots.everything()
-    assert refused(ask(site, "secret-project")) == "There is no model 'secret-project'."
-    assert refused(ask(site, "secret-projec")) == "There is no model 'secret-projec'."
+    assert refused(ask(published, "secret-project")) == "There is no model 'secret-project'."
+    assert refused(ask(published, "secret-projec")) == "There is no model 'secret-projec'."
     assert snapshots.everything() == before
 
 
-def test_an_alias_reaches_no_model_that_a_guardrail_hides(site: Site) -> None:
-    site.publish()
-    another_model(site, "acme/falcon-2", created=2_000_000_000)
-    key = ApiKey.objects.get(digest=digest_api_key(site.tenant.api_key))
+def test_an_alias_reaches_no_model_that_a_guardrail_hides(published: Site) -> None:
+    another_model(published, "acme/falcon-2", created=2_000_000_000)
+    key = ApiKey.objects.get(digest=digest_api_key(published.tenant.api_key))
     allowed = ["acme/falcon-2026-01-01"]
-    guardrail = make_guardrail(site.tenant.workspace, allowed_models=allowed)
+    guardrail = make_guardrail(published.tenant.workspace, allowed_models=allowed)
     guardrail.assign_keys([key], by="test")
-    alias(site.tenant, "hidden", "acme/falcon-2")
+    alias(published.tenant, "hidden", "acme/falcon-2")
     alias(None, "open", "acme/falcon-2", "acme/falcon")
-    answer = ask(site, "hidden")
+    answer = ask(published, "hidden")
     assert answer.status_code == 404
     [excluded] = answer.json()["error"]["metadata"]["excluded"]
     assert excluded["excluded_by"] == ["model_not_allowed"]
-    assert served(ask(site, "open"))[0] == "acme/falcon"
+    assert served(ask(published, "open"))[0] == "acme/falcon"
     # The newest model is the newest that the key may use, and an error names no other.
-    assert served(ask(site, "~acme/falcon-latest")) == (
+    assert served(ask(published, "~acme/falcon-latest")) == (
         "acme/falcon", "~acme/falcon-latest", "latest",
     )  # fmt: skip
-    assert refused(ask(site, "falcon-3")) == (
+    assert refused(ask(published, "falcon-3")) == (
         "There is no model 'falcon-3'. Did you mean acme/falcon?"
     )
 
 
-def test_a_model_of_another_organization_is_not_the_newest(site: Site) -> None:
-    site.publish()
+def test_a_model_of_another_organization_is_not_the_newest(published: Site) -> None:
     own = factories.make_model("acme/falcon-2", created=2_000_000_000)
-    site.own(model=own)
+    published.own(model=own)
     other = factories.make_tenant("Other")
-    assert served(ask(site, "~acme/falcon-latest"))[0] == "acme/falcon-2"
-    assert served(ask(site, "~acme/falcon-latest", key=other.api_key))[0] == "acme/falcon"
+    assert served(ask(published, "~acme/falcon-latest"))[0] == "acme/falcon-2"
+    assert served(ask(published, "~acme/falcon-latest", key=other.api_key))[0] == "acme/falcon"
 
 
-def test_the_newest_model_is_another_one_once_there_is_one(site: Site) -> None:
-    site.publish()
-    assert served(ask(site, "~acme/falcon-latest"))[0] == "acme/falcon"
-    another_model(site, "acme/falcon-2", created=2_000_000_000)
-    assert served(ask(site, "~acme/falcon-latest"))[0] == "acme/falcon-2"
+def test_the_newest_model_is_another_one_once_there_is_one(published: Site) -> None:
+    assert served(ask(published, "~acme/falcon-latest"))[0] == "acme/falcon"
+    another_model(published, "acme/falcon-2", created=2_000_000_000)
+    assert served(ask(published, "~acme/falcon-latest"))[0] == "acme/falcon-2"
 
 
 @pytest.mark.parametrize(
     "name",
     ["*", "fal*con", "\0", "falcon\n", "fal\x7fcon", "a" * 255, "[1m]", "~", "../falcon", "%s%n"],
 )
-def test_hostile_names_are_answered_and_change_nothing(site: Site, name: str) -> None:
-    site.publish()
+def test_hostile_names_are_answered_and_change_nothing(published: Site, name: str) -> None:
     before = snapshots.everything()
-    assert refused(ask(site, name)).startswith("There is no model ")
+    assert refused(ask(published, name)).startswith("There is no model ")
     assert snapshots.everything() == before
-    assert site.upstream.requests == []
+    assert published.upstream.requests == []
 
 
-def test_the_default_model_of_a_workspace_may_be_an_alias(site: Site) -> None:
-    site.publish()
-    alias(site.tenant, "fast", "acme/falcon")
-    site.tenant.workspace.edit(default_text_model="fast")
-    body = site.chat_body()
+def test_the_default_model_of_a_workspace_may_be_an_alias(published: Site) -> None:
+    alias(published.tenant, "fast", "acme/falcon")
+    published.tenant.workspace.edit(default_text_model="fast")
+    body = published.chat_body()
     del body["model"]
-    assert served(site.post(body, headers=METADATA)) == ("acme/falcon", "fast", "alias")
+    assert served(published.post(body, headers=METADATA)) == ("acme/falcon", "fast", "alias")
 
 
 def test_the_anthropic_sdk_sends_a_bare_name(site: Site) -> None:
@@ -241,11 +228,10 @@ def test_the_anthropic_sdk_sends_a_bare_name(site: Site) -> None:
         client.messages.create(model="claude-opus-4-9", **asked)
 
 
-def test_the_openai_sdk_sends_a_bare_name_to_every_operation(site: Site) -> None:
-    site.publish()
+def test_the_openai_sdk_sends_a_bare_name_to_every_operation(published: Site) -> None:
     asked: Any = {"model": "falcon", "input": "one"}
-    with openai_client(site) as client:
+    with openai_client(published) as client:
         assert client.responses.create(**asked, store=False).model == "acme/falcon"
         assert client.embeddings.create(**asked).model == "acme/falcon"
-    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    published.eventually(lambda: not Generation.objects.filter(status="pending").exists())
     assert set(Generation.objects.values_list("model", flat=True)) == {"acme/falcon"}

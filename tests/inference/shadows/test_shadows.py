@@ -73,30 +73,28 @@ def counted(site: Site, shadow: GuardrailShadow, total: int) -> dict[str, int]:
     ],
 )
 def test_shadow_counts_what_it_would_refuse(
-    site: Site, limits: dict[str, Any], reason: str
+    published: Site, limits: dict[str, Any], reason: str
 ) -> None:
-    site.publish()
-    shadow = start(default_of(site.tenant), **limits)
+    shadow = start(default_of(published.tenant), **limits)
     content = "to joe@example.com"
-    assert [site.chat(content).status_code for _ in range(3)] == [200] * 3
+    assert [published.chat(content).status_code for _ in range(3)] == [200] * 3
 
-    assert counted(site, shadow, 3) == {reason: 3}
+    assert counted(published, shadow, 3) == {reason: 3}
     assert read_result(shadow.pk).keys == {ApiKey.objects.get(name="inference").pk: 3}
-    [explained] = site.explain(content)["shadows"]
+    [explained] = published.explain(content)["shadows"]
     assert explained == {"guardrail_id": str(shadow.guardrail_id), "would_refuse": reason}
 
     shadow.enforce()
-    assert site.chat(content).status_code in (402, 403, 404)
+    assert published.chat(content).status_code in (402, 403, 404)
 
 
-def test_shadow_that_refuses_nothing_counts_too(site: Site) -> None:
-    site.publish()
+def test_shadow_that_refuses_nothing_counts_too(published: Site) -> None:
     other = factories.make_tenant("Other")
     foreign = start(default_of(other), ignored_models=["acme/*"])
-    shadow = start(default_of(site.tenant), ignored_models=["globex/*"])
-    assert site.chat().status_code == 200
+    shadow = start(default_of(published.tenant), ignored_models=["globex/*"])
+    assert published.chat().status_code == 200
 
-    assert counted(site, shadow, 1) == {}
+    assert counted(published, shadow, 1) == {}
     [row] = ShadowCount.objects.all()
     assert (row.shadow_id, row.reason, row.requests) == (shadow.pk, "", 1)
     assert read_result(foreign.pk).total == 0
@@ -119,27 +117,25 @@ def test_budget_of_a_shadow_is_spent_by_what_is_served(site: Site) -> None:
     assert counted(site, shadow, 1) == {"budget": 1}
 
 
-def test_shadow_judges_only_what_is_admitted(site: Site) -> None:
-    site.publish()
-    guardrail = default_of(site.tenant)
+def test_shadow_judges_only_what_is_admitted(published: Site) -> None:
+    guardrail = default_of(published.tenant)
     guardrail.edit(ignored_providers=["acme"])
     shadow = start(guardrail, ignored_providers=None, ignored_models=["acme/*"])
-    assert site.chat().status_code == 404
+    assert published.chat().status_code == 404
     guardrail.edit(ignored_providers=None)
-    assert site.chat().status_code == 200
+    assert published.chat().status_code == 200
 
-    assert counted(site, shadow, 1) == {"model_ignored": 1}
+    assert counted(published, shadow, 1) == {"model_ignored": 1}
 
 
 def test_content_filters_of_shadows_share_the_time_of_a_batch(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    published: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One prompt takes all of it here: the others are not read, and are admitted all the same."""
-    site.publish()
-    shadow = start(default_of(site.tenant), content_filter_builtins=[EMAIL])
-    body = site.chat_body("to joe@example.com")
+    shadow = start(default_of(published.tenant), content_filter_builtins=[EMAIL])
+    body = published.chat_body("to joe@example.com")
     request = parsing.parse(Operation.CHAT, json.dumps(body).encode())
-    entry = AdmissionRequest(digest_api_key(site.tenant.api_key), request, "r")
+    entry = AdmissionRequest(digest_api_key(published.tenant.api_key), request, "r")
     # Each look at the clock is a second later.
     seconds = itertools.count(1_000_000_000)
     clock_of_seconds = SimpleNamespace(monotonic=lambda: next(seconds))

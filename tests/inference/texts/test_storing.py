@@ -148,24 +148,22 @@ def test_each_organization_has_its_own_key(logged: Site, neighbour: Tenant) -> N
     assert ask_content(logged, first, key=neighbour.api_key).status_code == 404
 
 
-def test_a_workspace_that_did_not_ask_stores_nothing(site: Site) -> None:
-    site.publish()
-    answer = site.chat(CANARY)
-    site.settled()
-    refused = ask_content(site, answer.headers["X-Generation-Id"])
+def test_a_workspace_that_did_not_ask_stores_nothing(published: Site) -> None:
+    answer = published.chat(CANARY)
+    published.settled()
+    refused = ask_content(published, answer.headers["X-Generation-Id"])
     assert refused.status_code == 404
     assert refused.json()["error"]["metadata"]["error_type"] == "content_not_stored"
     assert not StoredText.objects.exists()
     assert not TextKey.objects.exists()
 
 
-def test_only_listed_keys_are_logged(site: Site) -> None:
-    site.publish()
-    key = make_key(site.tenant, "other")
-    log_texts(site.tenant, io_logging_api_key_ids=[key.number])
-    assert site.chat(CANARY).status_code == 200
-    log_texts(site.tenant, io_logging_api_key_ids=None)
-    read_content(site, site.chat("stored"))
+def test_only_listed_keys_are_logged(published: Site) -> None:
+    key = make_key(published.tenant, "other")
+    log_texts(published.tenant, io_logging_api_key_ids=[key.number])
+    assert published.chat(CANARY).status_code == 200
+    log_texts(published.tenant, io_logging_api_key_ids=None)
+    read_content(published, published.chat("stored"))
     assert StoredText.objects.count() == 1
 
 

@@ -72,13 +72,12 @@ def test_the_silence_that_a_client_bears_is_no_limit_of_a_stream(site: Site) -> 
     assert site.settled().status == "completed"
 
 
-def test_an_answer_in_time_knows_no_limit(site: Site) -> None:
-    site.publish()
-    with openai_client(site, timeout=5) as client:
+def test_an_answer_in_time_knows_no_limit(published: Site) -> None:
+    with openai_client(published, timeout=5) as client:
         for _ in range(3):
-            answer = client.chat.completions.create(**site.chat_body("one"))
+            answer = client.chat.completions.create(**published.chat_body("one"))
             assert answer.choices[0].message.content == "You said: one"
-        raw = client.chat.completions.with_raw_response.create(**site.chat_body("one"))
+        raw = client.chat.completions.with_raw_response.create(**published.chat_body("one"))
     sent = {name.lower() for name in raw.http_request.headers}
     assert "x-stainless-read-timeout" in sent
 
@@ -95,19 +94,17 @@ def test_a_client_that_gives_up_is_not_answered_later(site: Site) -> None:
 @pytest.mark.parametrize("text", ["", "0", "0.0", "-1", "soon", "1e3", "5s", "inf", "1" * 10])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_limit_that_is_no_number_of_seconds_is_refused(
-    site: Site, text: str, stream: bool
+    published: Site, text: str, stream: bool
 ) -> None:
-    site.publish()
-    answer = site.post(site.chat_body(stream=stream), headers={"X-Request-Timeout": text})
+    answer = published.post(published.chat_body(stream=stream), headers={"X-Request-Timeout": text})
     assert answer.status_code == 400
     assert answer.json()["error"]["message"].startswith("X-Request-Timeout: Must be a number")
-    site.assert_nothing_happened()
+    published.assert_nothing_happened()
 
 
 @pytest.mark.parametrize("text", ["", "0", "None", "NOT_GIVEN", "-1", "1e3"])
-def test_what_a_client_tells_of_itself_is_never_refused(site: Site, text: str) -> None:
-    site.publish()
-    answer = site.post(site.chat_body(), headers={"x-stainless-read-timeout": text})
+def test_what_a_client_tells_of_itself_is_never_refused(published: Site, text: str) -> None:
+    answer = published.post(published.chat_body(), headers={"x-stainless-read-timeout": text})
     assert answer.status_code == 200
 
 

@@ -78,11 +78,10 @@ def test_count_tokens_refuses_an_invalid_request(site: Site) -> None:
     }
 
 
-def test_a_message_costs_as_much_as_its_chat(site: Site) -> None:
-    site.publish()
-    found = send(site, content="one two", metadata={"user_id": "ada@example.com"})
+def test_a_message_costs_as_much_as_its_chat(published: Site) -> None:
+    found = send(published, content="one two", metadata={"user_id": "ada@example.com"})
     assert found.status_code == 200, found.text
-    row = site.settled()
+    row = published.settled()
     assert found.json() == {
         "id": row.id,
         "type": "message",
@@ -109,7 +108,7 @@ def test_a_message_costs_as_much_as_its_chat(site: Site) -> None:
     assert (row.status, row.operation, row.cost_nano) == ("completed", "chat/completions", 10_000)
     assert found.headers["request-id"] == found.headers["x-request-id"]
     assert found.headers["x-generation-id"] == row.id
-    [request] = site.dialled()
+    [request] = published.dialled()
     assert request.body["max_tokens"] == 50
     assert "ada@example.com" not in json.dumps(request.body)
 
@@ -177,10 +176,9 @@ TWO_KEYS = "Authorization and x-api-key hold different keys; send one of them."
     ],
 )
 def test_a_request_without_exactly_one_valid_key_is_refused(
-    site: Site, headers: dict[str, str], message: str
+    published: Site, headers: dict[str, str], message: str
 ) -> None:
-    site.publish()
-    found = send(site, headers=as_keys(site, headers))
+    found = send(published, headers=as_keys(published, headers))
     assert found.status_code == 401
     assert found.json() == {
         "type": "error",
@@ -192,17 +190,16 @@ def test_a_request_without_exactly_one_valid_key_is_refused(
         "request_id": found.headers["request-id"],
     }
     assert found.headers["WWW-Authenticate"] == "Bearer"
-    site.assert_nothing_happened()
+    published.assert_nothing_happened()
 
 
 @pytest.mark.parametrize(
     "names", [("x-api-key",), ("Authorization",), ("x-api-key", "Authorization")]
 )
-def test_a_key_may_be_sent_in_either_header(site: Site, names: tuple[str, ...]) -> None:
-    site.publish()
-    key = site.tenant.api_key
+def test_a_key_may_be_sent_in_either_header(published: Site, names: tuple[str, ...]) -> None:
+    key = published.tenant.api_key
     values = {"x-api-key": key, "Authorization": f"Bearer {key}"}
-    assert send(site, headers={name: values[name] for name in names}).status_code == 200
+    assert send(published, headers={name: values[name] for name in names}).status_code == 200
 
 
 @pytest.mark.parametrize("path", ["chat/completions", "responses", "embeddings", "audio/speech"])
@@ -226,20 +223,19 @@ def test_every_face_takes_the_key_in_either_header(
     site.assert_nothing_happened()
 
 
-def test_another_key_on_a_kept_connection_is_another_caller(site: Site) -> None:
+def test_another_key_on_a_kept_connection_is_another_caller(published: Site) -> None:
     """The digests of a key are remembered for its connection, whichever header brought it."""
-    site.publish()
     found = []
     with requests.Session() as session:
         for headers in (
-            {"x-api-key": site.tenant.api_key},
-            {"Authorization": f"Bearer {site.tenant.api_key}"},
-            {"x-api-key": site.tenant.management_key},
-            {"Authorization": site.tenant.api_key},
+            {"x-api-key": published.tenant.api_key},
+            {"Authorization": f"Bearer {published.tenant.api_key}"},
+            {"x-api-key": published.tenant.management_key},
+            {"Authorization": published.tenant.api_key},
         ):
             answer = session.post(
-                f"{site.server}/api/v1/chat/completions",
-                json=site.chat_body(),
+                f"{published.server}/api/v1/chat/completions",
+                json=published.chat_body(),
                 headers=headers,
                 timeout=60,
             )
@@ -258,21 +254,19 @@ def test_another_key_on_a_kept_connection_is_another_caller(site: Site) -> None:
     ],
 )
 def test_a_refusal_stores_nothing(
-    site: Site, fields: dict[str, Any], status: int, kind: str
+    published: Site, fields: dict[str, Any], status: int, kind: str
 ) -> None:
-    site.publish()
-    found = send(site, **fields)
+    found = send(published, **fields)
     assert (found.status_code, found.json()["error"]["type"]) == (status, kind)
-    site.assert_nothing_happened()
+    published.assert_nothing_happened()
 
 
-def test_a_caller_without_credits_gets_a_billing_error(site: Site) -> None:
-    site.publish()
+def test_a_caller_without_credits_gets_a_billing_error(published: Site) -> None:
     poor = factories.make_tenant("Poor", credits_usd=0)
-    found = send(site, headers={"x-api-key": poor.api_key})
+    found = send(published, headers={"x-api-key": poor.api_key})
     assert (found.status_code, found.json()["error"]["type"]) == (402, "billing_error")
     assert found.json()["error"]["details"]["error_code"] == "payment_required"
-    site.assert_nothing_happened()
+    published.assert_nothing_happened()
 
 
 def test_other_methods_are_refused_in_the_messages_format(site: Site) -> None:
@@ -288,12 +282,11 @@ def test_a_large_body_is_refused_in_the_messages_format(site: Site, settings: La
     site.assert_nothing_happened()
 
 
-def test_concurrent_messages_do_not_mix(site: Site) -> None:
-    site.publish()
+def test_concurrent_messages_do_not_mix(published: Site) -> None:
     words = [f"word{number}" for number in range(20)]
 
     def said(word: str) -> str:
-        events = events_of(send(site, content=word, stream=True).content)
+        events = events_of(send(published, content=word, stream=True).content)
         deltas = (each["delta"] for each in events if each["type"] == "content_block_delta")
         return "".join(piece["text"] for piece in deltas)
 

@@ -34,11 +34,10 @@ def text_of(response: Any) -> str:
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_a_response_costs_as_much_as_its_chat(site: Site, is_streamed: bool) -> None:
-    site.publish()
+def test_a_response_costs_as_much_as_its_chat(published: Site, is_streamed: bool) -> None:
     asks = {"content": "one two", "user": "ada@example.com"}
-    found, response = respond(site, is_streamed=is_streamed, **asks)
-    row = site.settled()
+    found, response = respond(published, is_streamed=is_streamed, **asks)
+    row = published.settled()
     assert (response["id"], response["object"]) == (row.id, "response")
     assert (response["status"], text_of(response)) == ("completed", "You said: one two")
     assert response["usage"] == {
@@ -58,16 +57,15 @@ def test_a_response_costs_as_much_as_its_chat(site: Site, is_streamed: bool) -> 
     assert (row.status, row.operation, row.cost_nano) == ("completed", "chat/completions", 10_000)
     assert found.headers["x-generation-id"] == row.id
     assert "x-left-out" not in found.headers
-    [request] = site.dialled()
+    [request] = published.dialled()
     assert "ada@example.com" not in json.dumps(request.body)
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_what_is_left_out_is_named(site: Site, is_streamed: bool) -> None:
-    site.publish()
+def test_what_is_left_out_is_named(published: Site, is_streamed: bool) -> None:
     foreign = {"type": "reasoning", "summary": [], "encrypted_content": "gAAAA"}
     found, response = respond(
-        site,
+        published,
         is_streamed=is_streamed,
         content=[{"role": "user", "content": "Hi"}, foreign],
         tools=[{"type": "web_search"}, FUNCTION],
@@ -81,7 +79,7 @@ def test_what_is_left_out_is_named(site: Site, is_streamed: bool) -> None:
         "data": {"left_out": ["web_search", "input.reasoning"]},
     }
     assert found.headers["x-left-out"] == "web_search, input.reasoning"
-    [request] = site.dialled()
+    [request] = published.dialled()
     assert [tool["type"] for tool in request.body["tools"]] == ["function"]
 
 
@@ -96,15 +94,14 @@ def test_what_is_left_out_is_named(site: Site, is_streamed: bool) -> None:
         ({"content": "x" * 70_000, "truncation": "auto"}, "truncation"),
     ],
 )
-def test_a_refusal_changes_nothing(site: Site, fields: dict[str, Any], name: str) -> None:
-    site.publish()
+def test_a_refusal_changes_nothing(published: Site, fields: dict[str, Any], name: str) -> None:
     before = everything()
-    found = send(site, **fields)
+    found = send(published, **fields)
     assert found.status_code == 400, found.text
     error = found.json()["error"]
     assert (error["code"], [*error["metadata"]["fields"]]) == (400, [name])
     assert everything() == before
-    site.assert_nothing_happened()
+    published.assert_nothing_happened()
 
 
 def test_the_key_is_checked_before_the_body(site: Site) -> None:
@@ -162,10 +159,9 @@ def test_a_failure_before_the_first_event_has_its_status(site: Site, is_streamed
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_a_bound_that_is_reached_is_incomplete(site: Site, is_streamed: bool) -> None:
-    site.publish()
+def test_a_bound_that_is_reached_is_incomplete(published: Site, is_streamed: bool) -> None:
     asks = {"content": "one two three", "max_output_tokens": 2}
-    _, response = respond(site, is_streamed=is_streamed, **asks)
+    _, response = respond(published, is_streamed=is_streamed, **asks)
     assert response["status"] == "incomplete"
     assert response["incomplete_details"] == {"reason": "max_output_tokens"}
     assert response["max_output_tokens"] == 2
@@ -216,20 +212,18 @@ def test_items_reach_the_upstream_as_messages(site: Site) -> None:
         },
     ],
 )
-def test_content_filters_read_what_items_carry(site: Site, item: Any) -> None:
-    site.publish()
+def test_content_filters_read_what_items_carry(published: Site, item: Any) -> None:
     builtin = {"slug": "email", "action": "block", "label": "[EMAIL]"}
     Guardrail.objects.edit_workspace_default(
-        site.tenant.workspace, content_filter_builtins=[builtin]
+        published.tenant.workspace, content_filter_builtins=[builtin]
     )
-    found = send(site, content=[item, {"role": "user", "content": "Hi"}])
+    found = send(published, content=[item, {"role": "user", "content": "Hi"}])
     assert found.status_code == 403, found.text
-    site.assert_nothing_happened()
+    published.assert_nothing_happened()
 
 
-def test_routing_metadata_comes_with_the_response(site: Site) -> None:
-    site.publish()
+def test_routing_metadata_comes_with_the_response(published: Site) -> None:
     headers = {"X-OpenRouter-Metadata": "enabled"}
     for is_streamed in (False, True):
-        _, response = respond(site, is_streamed=is_streamed, headers=headers)
+        _, response = respond(published, is_streamed=is_streamed, headers=headers)
         assert response["openrouter_metadata"]["requested"] == "acme/falcon"
