@@ -45,33 +45,31 @@ def left() -> set[str]:
     return set(StoredText.objects.values_list("pk", flat=True))
 
 
-def test_a_management_key_deletes_one_text(logged: Site) -> None:
-    logged.publish()
-    first, second = send(logged, 2)
-    key = logged.tenant.management_key
+def test_a_management_key_deletes_one_text(storing: Site) -> None:
+    first, second = send(storing, 2)
+    key = storing.tenant.management_key
     for _ in range(2):
-        answer = ask_content(logged, first, key=key, method="DELETE")
+        answer = ask_content(storing, first, key=key, method="DELETE")
         assert (answer.status_code, answer.json()) == (200, {"deleted": True})
     assert left() == {second}
-    assert ask_content(logged, first).status_code == 404
-    assert ask_content(logged, second, key=key).status_code == 200
+    assert ask_content(storing, first).status_code == 404
+    assert ask_content(storing, second, key=key).status_code == 200
 
 
-def test_others_cannot_read_or_delete_it(logged: Site, neighbour: Tenant) -> None:
-    logged.publish()
-    [generation_id] = send(logged)
-    logged.settled()
-    other, secret = ApiKey.objects.create_key(workspace=logged.tenant.workspace, name="other")
+def test_others_cannot_read_or_delete_it(storing: Site, neighbour: Tenant) -> None:
+    [generation_id] = send(storing)
+    storing.settled()
+    other, secret = ApiKey.objects.create_key(workspace=storing.tenant.workspace, name="other")
     before = everything()
     for key, method, status in (
-        (logged.tenant.api_key, "DELETE", 403),
+        (storing.tenant.api_key, "DELETE", 403),
         (secret.reveal(), "GET", 404),
         (secret.reveal(), "DELETE", 403),
         (neighbour.api_key, "GET", 404),
         (neighbour.management_key, "GET", 404),
         (neighbour.management_key, "DELETE", 404),
     ):
-        answer = ask_content(logged, generation_id, key=key, method=method)
+        answer = ask_content(storing, generation_id, key=key, method=method)
         assert answer.status_code == status, (method, answer.text)
         if status == 404:
             assert answer.json()["error"]["message"] == "The generation does not exist."
@@ -80,18 +78,17 @@ def test_others_cannot_read_or_delete_it(logged: Site, neighbour: Tenant) -> Non
 
 
 @pytest.mark.parametrize("scope", ["key", "workspace", "organization"])
-def test_a_scope_is_deleted_and_nothing_else(logged: Site, neighbour: Tenant, scope: str) -> None:
-    logged.publish()
+def test_a_scope_is_deleted_and_nothing_else(storing: Site, neighbour: Tenant, scope: str) -> None:
     log_texts(neighbour)
-    tenant = logged.tenant
+    tenant = storing.tenant
     workspace = make_workspace(tenant.organization, is_observability_io_logging_enabled=True)
     keys = [tenant.api_key, neighbour.api_key]
     for place in (tenant.workspace, workspace):
         keys.append(ApiKey.objects.create_key(workspace=place, name="more")[1].reveal())
     mine, foreign, beside, elsewhere = (
-        logged.post(logged.chat_body(), key=key).headers["X-Generation-Id"] for key in keys
+        storing.post(storing.chat_body(), key=key).headers["X-Generation-Id"] for key in keys
     )
-    wait_until_stored(logged, 4)
+    wait_until_stored(storing, 4)
     key = ApiKey.objects.get(pk=Generation.objects.get(pk=mine).api_key_id)
     wanted: dict[str, Any] = {
         "key": {"api_key_id": key.pk}, "workspace": {"workspace_id": tenant.workspace.pk},
@@ -105,25 +102,23 @@ def test_a_scope_is_deleted_and_nothing_else(logged: Site, neighbour: Tenant, sc
     assert TextDeletion.objects.get().deleted_by == "test"
 
 
-def test_the_deletion_of_the_key_makes_a_copy_of_the_table_useless(logged: Site) -> None:
-    logged.publish()
-    [generation_id] = send(logged)
+def test_the_deletion_of_the_key_makes_a_copy_of_the_table_useless(storing: Site) -> None:
+    [generation_id] = send(storing)
     copy = StoredText.objects.get()
-    delete_texts(logged.tenant.organization.pk, by="test")
+    delete_texts(storing.tenant.organization.pk, by="test")
     TextDeletion.objects.all().delete()
     copy.save(force_insert=True)  # as a restored table has it
-    assert ask_content(logged, generation_id).status_code == 404
-    [later] = send(logged)
-    assert ask_content(logged, later).status_code == 200
-    assert ask_content(logged, generation_id).status_code == 404
+    assert ask_content(storing, generation_id).status_code == 404
+    [later] = send(storing)
+    assert ask_content(storing, later).status_code == 200
+    assert ask_content(storing, generation_id).status_code == 404
 
 
 def test_what_waits_in_a_worker_is_not_stored_after_its_deletion(
-    logged: Site, is_served: Callable[[], bool]
+    storing: Site, is_served: Callable[[], bool]
 ) -> None:
-    logged.publish()
-    send(logged)
-    organization_id = logged.tenant.organization.pk
+    send(storing)
+    organization_id = storing.tenant.organization.pk
 
     def delete() -> None:
         try:
@@ -133,102 +128,96 @@ def test_what_waits_in_a_worker_is_not_stored_after_its_deletion(
 
     # The worker cannot store by the key while its row is locked; requests go on meanwhile.
     with locked(TextKey.objects.filter(organization_id=organization_id)):
-        assert logged.chat("waits").status_code == 200
+        assert storing.chat("waits").status_code == 200
         assert is_served()
-        logged.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+        storing.eventually(lambda: not Generation.objects.filter(status="pending").exists())
         deletion = Thread(target=delete)
         deletion.start()
-        logged.eventually(lambda: waiting() > 0)
+        storing.eventually(lambda: waiting() > 0)
     deletion.join()
     # The next second is after the deletion.
-    logged.eventually(lambda: time.time() >= int(deleted_at().timestamp()) + 1)
-    last = logged.chat("last").headers["X-Generation-Id"]
-    logged.eventually(lambda: left() == {last})
+    storing.eventually(lambda: time.time() >= int(deleted_at().timestamp()) + 1)
+    last = storing.chat("last").headers["X-Generation-Id"]
+    storing.eventually(lambda: left() == {last})
 
 
 def deleted_at() -> datetime:
     return TextDeletion.objects.get().deleted_at
 
 
-def test_texts_wait_while_the_database_does_not_take_them(logged: Site) -> None:
-    logged.publish()
-    send(logged)
-    with locked(TextKey.objects.filter(organization_id=logged.tenant.organization.pk)):
-        ids = [logged.chat(f"number {n}").headers["X-Generation-Id"] for n in range(3)]
-        logged.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+def test_texts_wait_while_the_database_does_not_take_them(storing: Site) -> None:
+    send(storing)
+    with locked(TextKey.objects.filter(organization_id=storing.tenant.organization.pk)):
+        ids = [storing.chat(f"number {n}").headers["X-Generation-Id"] for n in range(3)]
+        storing.eventually(lambda: not Generation.objects.filter(status="pending").exists())
         assert StoredText.objects.count() == 1
-    wait_until_stored(logged, 4)
+    wait_until_stored(storing, 4)
     assert set(ids) < left()
 
 
-def test_a_locked_key_delays_no_other_tenant(logged: Site, neighbour: Tenant) -> None:
-    logged.publish()
+def test_a_locked_key_delays_no_other_tenant(storing: Site, neighbour: Tenant) -> None:
     log_texts(neighbour)
-    mine = TextKey.objects.filter(organization_id=logged.tenant.organization.pk)
-    send(logged)
+    mine = TextKey.objects.filter(organization_id=storing.tenant.organization.pk)
+    send(storing)
     with locked(mine):
-        waits = logged.chat("waits").headers["X-Generation-Id"]
-        answers = [logged.post(logged.chat_body(), key=neighbour.api_key) for _ in range(3)]
+        waits = storing.chat("waits").headers["X-Generation-Id"]
+        answers = [storing.post(storing.chat_body(), key=neighbour.api_key) for _ in range(3)]
         theirs = {answer.headers["X-Generation-Id"] for answer in answers}
-        logged.eventually(lambda: theirs < left())
+        storing.eventually(lambda: theirs < left())
         assert waits not in left()
-    logged.eventually(lambda: waits in left())
+    storing.eventually(lambda: waits in left())
 
 
 def test_what_does_not_fit_is_lost_and_the_request_is_served(
-    logged: Site, settings: Any, caplog: pytest.LogCaptureFixture
+    storing: Site, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    logged.publish()
-    send(logged)
+    send(storing)
     settings.ORGANIZATION_IO_LOGGING_BYTES = 1_000
     before = lost("buffer")
-    answers = [logged.chat("x" * 2_000, stream=stream) for stream in (False, True)]
+    answers = [storing.chat("x" * 2_000, stream=stream) for stream in (False, True)]
     # The input fits, and the events of its answer do not.
-    answers.append(logged.chat("x" * 400, stream=True))
+    answers.append(storing.chat("x" * 400, stream=True))
     assert [(each.status_code, "xxx" in each.text) for each in answers] == [(200, True)] * 3
     settings.ORGANIZATION_IO_LOGGING_BYTES = 1_000_000
-    send(logged)
+    send(storing)
     assert lost("buffer") == before + 3
     assert StoredText.objects.count() == 2
-    assert f"outputs of organization {logged.tenant.organization.pk} are not stored" in caplog.text
+    assert f"outputs of organization {storing.tenant.organization.pk} are not stored" in caplog.text
 
 
-def test_texts_leave_when_their_time_is_over(logged: Site, settings: Any) -> None:
-    logged.publish()
-    first, second, third = send(logged, 3)
+def test_texts_leave_when_their_time_is_over(storing: Site, settings: Any) -> None:
+    first, second, third = send(storing, 3)
     for generation_id, days in ((first, 31), (second, 8)):
         StoredText.objects.filter(pk=generation_id).update(
             created_at=F("created_at") - timedelta(days=days)
         )
-    assert [ask_content(logged, each).status_code for each in (first, second)] == [404, 200]
+    assert [ask_content(storing, each).status_code for each in (first, second)] == [404, 200]
     assert clear_texts() == 1
     assert left() == {second, third}
-    log_texts(logged.tenant, io_logging_retention_days=7)
-    assert ask_content(logged, second).status_code == 404
+    log_texts(storing.tenant, io_logging_retention_days=7)
+    assert ask_content(storing, second).status_code == 404
     assert clear_texts() == 1
     settings.IO_LOGGING_DAYS = 0
     assert clear_texts() == 1
     assert left() == set()
 
 
-def test_texts_of_a_deleted_workspace_leave(logged: Site, management: Any) -> None:
-    logged.publish()
-    [generation_id] = send(logged)
-    workspace = Workspace.objects.get(pk=logged.tenant.workspace.pk)
+def test_texts_of_a_deleted_workspace_leave(storing: Site, management: Any) -> None:
+    [generation_id] = send(storing)
+    workspace = Workspace.objects.get(pk=storing.tenant.workspace.pk)
     workspace.close(confirm_default=True)
-    assert ask_content(logged, generation_id, key=logged.tenant.management_key).status_code == 404
+    assert ask_content(storing, generation_id, key=storing.tenant.management_key).status_code == 404
     assert clear_texts() == 1
 
 
-def test_a_deletion_that_was_killed_is_finished_later(logged: Site) -> None:
-    logged.publish()
-    [generation_id] = send(logged)
+def test_a_deletion_that_was_killed_is_finished_later(storing: Site) -> None:
+    [generation_id] = send(storing)
     row = StoredText.objects.get()
     deletion = TextDeletion.objects.create(
         organization_id=row.organization_id, api_key_id=row.api_key_id, deleted_by="test",
         deleted_at=row.created_at,
     )  # fmt: skip
-    assert ask_content(logged, generation_id).status_code == 404
+    assert ask_content(storing, generation_id).status_code == 404
     assert clear_texts() == 1
     deletion.refresh_from_db()
     assert deletion.is_finished
@@ -237,18 +226,17 @@ def test_a_deletion_that_was_killed_is_finished_later(logged: Site) -> None:
     assert not TextDeletion.objects.exists()
 
 
-def test_the_keys_of_texts_are_encrypted_anew(logged: Site, settings: Any) -> None:
-    logged.publish()
-    answer = logged.chat()
-    read_content(logged, answer)
+def test_the_keys_of_texts_are_encrypted_anew(storing: Site, settings: Any) -> None:
+    answer = storing.chat()
+    read_content(storing, answer)
     key = TextKey.objects.get()
     assert key.rewrap() is False
     settings.CREDENTIAL_KEYS = [bytes(range(32)), *settings.CREDENTIAL_KEYS]
     assert key.rewrap() is True
     settings.CREDENTIAL_KEYS = settings.CREDENTIAL_KEYS[:1]
-    assert read_content(logged, answer)["error"] is None
+    assert read_content(storing, answer)["error"] is None
     settings.CREDENTIAL_KEYS = [bytes(32)]
-    assert ask_content(logged, answer.headers["X-Generation-Id"]).status_code == 404
+    assert ask_content(storing, answer.headers["X-Generation-Id"]).status_code == 404
 
 
 def test_a_tenant_without_texts_can_delete_them(tenant: Tenant) -> None:

@@ -62,16 +62,15 @@ def rotate(key: str, *, by: str) -> str:
     return str(rotated.json()["key"])
 
 
-def test_each_reading_by_a_key_is_audited(logged: Site) -> None:
-    logged.publish()
-    tenant = logged.tenant
+def test_each_reading_by_a_key_is_audited(storing: Site) -> None:
+    tenant = storing.tenant
     made = create_by_api(tenant.management_key)
-    generation_id = send(logged, made)
+    generation_id = send(storing, made)
     for key in (made, tenant.management_key):
-        answer = ask_content(logged, generation_id, key=key)
+        answer = ask_content(storing, generation_id, key=key)
         assert answer.status_code == 200, answer.text
         assert CANARY in answer.text
-    assert ask_content(logged, generation_id).status_code == 404
+    assert ask_content(storing, generation_id).status_code == 404
     entries = AuditEntry.objects.filter(kind=READING).order_by("id")
     labels = [ApiKey.objects.get(name=name).label for name in ("made", "management")]
     assert [entry.actor for entry in entries] == [f"key {label}" for label in labels]
@@ -84,10 +83,9 @@ def test_each_reading_by_a_key_is_audited(logged: Site) -> None:
 
 @pytest.mark.parametrize("place", ["console", "command"])
 def test_no_key_that_an_operator_issued_leads_to_a_text(
-    logged: Site, operator: Client, capsys: Any, place: str
+    storing: Site, operator: Client, capsys: Any, place: str
 ) -> None:
-    logged.publish()
-    tenant = logged.tenant
+    tenant = storing.tenant
 
     def create(*, is_management: bool) -> str:
         if place == "console":
@@ -97,30 +95,29 @@ def test_no_key_that_an_operator_issued_leads_to_a_text(
     management, inference = create(is_management=True), create(is_management=False)
     made = create_by_api(management)
     victim = create_by_api(tenant.management_key)
-    generation_id = send(logged, inference)
+    generation_id = send(storing, inference)
     keys = [management, inference, made]
     keys += [rotate(key, by=management) for key in (management, inference, victim)]
     before = everything()
     for key in keys:
-        answer = ask_content(logged, generation_id, key=key)
+        answer = ask_content(storing, generation_id, key=key)
         assert (answer.status_code, CANARY in answer.text) == (403, False)
         error = answer.json()["error"]
         assert error["metadata"]["error_type"] == "stored_texts_forbidden"
         assert "an operator issued it" in error["message"]
         # Nothing is learned about which generations exist.
-        assert ask_content(logged, "gen-unknown", key=key).json() == answer.json()
+        assert ask_content(storing, "gen-unknown", key=key).json() == answer.json()
     assert everything() == before
-    assert ask_content(logged, generation_id, key=tenant.management_key).status_code == 200
+    assert ask_content(storing, generation_id, key=tenant.management_key).status_code == 200
 
 
-def test_a_rotated_key_keeps_what_it_and_its_rotator_have(logged: Site) -> None:
-    logged.publish()
-    tenant = logged.tenant
-    generation_id = send(logged, tenant.api_key)
+def test_a_rotated_key_keeps_what_it_and_its_rotator_have(storing: Site) -> None:
+    tenant = storing.tenant
+    generation_id = send(storing, tenant.api_key)
     inference = rotate(tenant.api_key, by=tenant.management_key)
     management = rotate(tenant.management_key, by=tenant.management_key)
     for key in (inference, management, tenant.api_key, tenant.management_key):
-        assert ask_content(logged, generation_id, key=key).status_code == 200
+        assert ask_content(storing, generation_id, key=key).status_code == 200
 
 
 def test_keys_of_a_file_read_no_text(logged: Site, tmp_path: Path) -> None:

@@ -71,15 +71,13 @@ def test_an_organization_that_demands_it_forbids_to_log(logged: Site) -> None:
     assert_not_logged(logged, "zero_data_retention")
 
 
-def test_who_denies_the_collection_of_data_is_not_logged(logged: Site) -> None:
-    logged.publish()
-    assert_not_logged(logged, "data_collection", provider={"data_collection": "deny"})
+def test_who_denies_the_collection_of_data_is_not_logged(storing: Site) -> None:
+    assert_not_logged(storing, "data_collection", provider={"data_collection": "deny"})
 
 
-def test_a_policy_against_training_is_no_obstacle(logged: Site) -> None:
-    logged.publish()
-    use_guardrail(logged, enable_paid_model_training=False)
-    read_content(logged, logged.chat())
+def test_a_policy_against_training_is_no_obstacle(storing: Site) -> None:
+    use_guardrail(storing, enable_paid_model_training=False)
+    read_content(storing, storing.chat())
 
 
 def test_the_explanation_names_the_settings(site: Site, settings: Any) -> None:
@@ -129,41 +127,38 @@ def test_what_a_filter_removed_is_not_stored(logged: Site) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_answer_that_is_given_again_is_stored_once(logged: Site, stream: bool) -> None:
-    logged.publish()
-    keep_answers(logged.tenant, is_response_caching_enabled=True)
-    first = logged.chat(stream=stream)
-    logged.eventually(lambda: KeptAnswer.objects.count() == 1)
-    again = logged.chat(stream=stream)
+def test_an_answer_that_is_given_again_is_stored_once(storing: Site, stream: bool) -> None:
+    keep_answers(storing.tenant, is_response_caching_enabled=True)
+    first = storing.chat(stream=stream)
+    storing.eventually(lambda: KeptAnswer.objects.count() == 1)
+    again = storing.chat(stream=stream)
     assert [cache_status(each) for each in (first, again)] == ["MISS", "HIT"]
-    read_content(logged, first)
-    last = logged.chat("another", stream=stream)
-    read_content(logged, last)
+    read_content(storing, first)
+    last = storing.chat("another", stream=stream)
+    read_content(storing, last)
     assert set(StoredText.objects.values_list("pk", flat=True)) == {
         each.headers["X-Generation-Id"] for each in (first, last)
     }
 
 
-def test_a_repeat_with_its_key_is_stored_once(logged: Site) -> None:
-    logged.publish()
-    keep_answers(logged.tenant)
-    first = send(logged, key=KEY)
-    logged.eventually(lambda: KeptAnswer.objects.count() == 1)
-    assert is_replayed(send(logged, key=KEY))
-    assert re.search("You said", read_content(logged, first)["output"]["completion"])
-    wait_until_stored(logged, 1)
+def test_a_repeat_with_its_key_is_stored_once(storing: Site) -> None:
+    keep_answers(storing.tenant)
+    first = send(storing, key=KEY)
+    storing.eventually(lambda: KeptAnswer.objects.count() == 1)
+    assert is_replayed(send(storing, key=KEY))
+    assert re.search("You said", read_content(storing, first)["output"]["completion"])
+    wait_until_stored(storing, 1)
 
 
-def test_an_answer_is_stored_whose_caller_leaves_while_it_is_kept(logged: Site) -> None:
-    logged.publish()
-    keep_answers(logged.tenant, is_response_caching_enabled=True)
-    logged.chat("known")
-    wait_until_kept(logged)
-    body = json.dumps(logged.chat_body("hello")).encode()
+def test_an_answer_is_stored_whose_caller_leaves_while_it_is_kept(storing: Site) -> None:
+    keep_answers(storing.tenant, is_response_caching_enabled=True)
+    storing.chat("known")
+    wait_until_kept(storing)
+    body = json.dumps(storing.chat_body("hello")).encode()
     head = head_of(
         "POST",
         CHAT,
-        Authorization=f"Bearer {logged.tenant.api_key}",
+        Authorization=f"Bearer {storing.tenant.api_key}",
         Content_Length=len(body),
         Content_Type="application/json",
     )
@@ -172,11 +167,11 @@ def test_an_answer_is_stored_whose_caller_leaves_while_it_is_kept(logged: Site) 
         session.set_autocommit(False)
         with session.cursor() as cursor:
             cursor.execute("LOCK TABLE inference_keptanswer IN SHARE MODE")
-        with connect(logged.server) as line:
+        with connect(storing.server) as line:
             line.send(head + body)
-            logged.eventually(lambda: Generation.objects.filter(status="completed").count() == 2)
+            storing.eventually(lambda: Generation.objects.filter(status="completed").count() == 2)
     finally:
         session.close()
-    wait_until_stored(logged, 2)
-    found = ask_content(logged, Generation.objects.latest("created_at").pk).json()["data"]
+    wait_until_stored(storing, 2)
+    found = ask_content(storing, Generation.objects.latest("created_at").pk).json()["data"]
     assert found["output"]["completion"].startswith("Hello from the simulated upstream.")

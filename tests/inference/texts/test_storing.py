@@ -40,10 +40,9 @@ def dump(table: str) -> bytes:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_chat_is_stored(logged: Site, stream: bool) -> None:
-    logged.publish()
-    answer = logged.chat(stream=stream)
-    assert read_content(logged, answer) == {
+def test_a_chat_is_stored(storing: Site, stream: bool) -> None:
+    answer = storing.chat(stream=stream)
+    assert read_content(storing, answer) == {
         "input": ASKED,
         "output": {"completion": "You said: one two", "reasoning": None},
         "error": None,
@@ -74,28 +73,27 @@ def test_calls_of_tools_are_stored(logged: Site, stream: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_text_completion_is_stored(logged: Site, stream: bool) -> None:
-    logged.publish()
-    content = read_content(logged, logged.ask(TEXT, prompt="three four", stream=stream))
+def test_a_text_completion_is_stored(storing: Site, stream: bool) -> None:
+    content = read_content(storing, storing.ask(TEXT, prompt="three four", stream=stream))
     assert content["input"] == {"prompt": "three four"}
     assert "three four" in content["output"]["completion"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", [MESSAGES, RESPONSES])
-def test_the_other_faces_are_stored_in_the_same_form(logged: Site, path: str, stream: bool) -> None:
-    logged.publish()
-    content = read_content(logged, logged.ask(path, stream=stream))
+def test_the_other_faces_are_stored_in_the_same_form(
+    storing: Site, path: str, stream: bool
+) -> None:
+    content = read_content(storing, storing.ask(path, stream=stream))
     assert content["input"]["messages"][-1]["role"] == "user"
     assert "one two" in json.dumps(content["input"])
     assert content["output"]["completion"] == "You said: one two"
 
 
 @pytest.mark.parametrize("given", ["one text", ["one text", "another"]])
-def test_the_input_of_embeddings_is_stored_and_no_vector(logged: Site, given: Any) -> None:
-    logged.publish()
-    answer = logged.post({"model": logged.model.slug, "input": given}, path=EMBEDDINGS)
-    content = read_content(logged, answer)
+def test_the_input_of_embeddings_is_stored_and_no_vector(storing: Site, given: Any) -> None:
+    answer = storing.post({"model": storing.model.slug, "input": given}, path=EMBEDDINGS)
+    content = read_content(storing, answer)
     assert content["input"] == ({"prompt": given} if given == "one text" else {"messages": given})
     assert content["output"] == {"completion": None, "reasoning": None}
 
@@ -124,28 +122,27 @@ def test_a_stream_that_breaks_is_stored_as_far_as_it_was_delivered(logged: Site)
     assert "You said: one two three four five".startswith(content["output"]["completion"])
 
 
-def test_nothing_can_be_read_in_a_dump(logged: Site) -> None:
-    logged.publish()
-    logged.chat(CANARY)
-    wait_until_stored(logged)
+def test_nothing_can_be_read_in_a_dump(storing: Site) -> None:
+    storing.chat(CANARY)
+    wait_until_stored(storing)
     for table in ("inference_storedtext", "inference_textkey", "inference_textdeletion",
                   "inference_generation"):  # fmt: skip
         assert CANARY.encode() not in dump(table)
         assert b"canary" not in dump(table)
 
 
-def test_each_organization_has_its_own_key(logged: Site, neighbour: Tenant) -> None:
-    logged.publish()
+def test_each_organization_has_its_own_key(storing: Site, neighbour: Tenant) -> None:
     log_texts(neighbour)
-    mine, other = logged.chat(CANARY), logged.post(logged.chat_body("other"), key=neighbour.api_key)
-    wait_until_stored(logged, 2)
+    mine = storing.chat(CANARY)
+    other = storing.post(storing.chat_body("other"), key=neighbour.api_key)
+    wait_until_stored(storing, 2)
     assert {key.organization_id for key in TextKey.objects.all()} == {
-        logged.tenant.organization.pk, neighbour.organization.pk,
+        storing.tenant.organization.pk, neighbour.organization.pk,
     }  # fmt: skip
     first, second = (answer.headers["X-Generation-Id"] for answer in (mine, other))
     StoredText.objects.filter(pk=second).update(sealed=StoredText.objects.get(pk=first).sealed)
-    assert ask_content(logged, second, key=neighbour.api_key).status_code == 404
-    assert ask_content(logged, first, key=neighbour.api_key).status_code == 404
+    assert ask_content(storing, second, key=neighbour.api_key).status_code == 404
+    assert ask_content(storing, first, key=neighbour.api_key).status_code == 404
 
 
 def test_a_workspace_that_did_not_ask_stores_nothing(published: Site) -> None:
@@ -167,15 +164,14 @@ def test_only_listed_keys_are_logged(published: Site) -> None:
     assert StoredText.objects.count() == 1
 
 
-def test_switching_it_off_counts_from_the_next_request(logged: Site) -> None:
-    logged.publish()
-    read_content(logged, logged.chat("stored"))
-    workspace = logged.tenant.workspace
+def test_switching_it_off_counts_from_the_next_request(storing: Site) -> None:
+    read_content(storing, storing.chat("stored"))
+    workspace = storing.tenant.workspace
     workspace.refresh_from_db()
     workspace.edit(is_observability_io_logging_enabled=False)
-    off = logged.chat("not stored").headers["X-Generation-Id"]
-    log_texts(logged.tenant)
-    read_content(logged, logged.chat("stored too"))
+    off = storing.chat("not stored").headers["X-Generation-Id"]
+    log_texts(storing.tenant)
+    read_content(storing, storing.chat("stored too"))
     assert not StoredText.objects.filter(pk=off).exists()
     assert StoredText.objects.count() == 2
 
@@ -195,9 +191,8 @@ def test_a_long_side_is_shortened(logged: Site, stream: bool, length: int) -> No
     assert len(content["output"]["completion"]) == kept
 
 
-def test_a_model_of_another_workspace_is_not_logged(logged: Site) -> None:
-    logged.publish()
+def test_a_model_of_another_workspace_is_not_logged(storing: Site) -> None:
     other = factories.make_tenant()
-    assert logged.post(logged.chat_body(CANARY), key=other.api_key).status_code == 200
-    read_content(logged, logged.chat("stored"))
+    assert storing.post(storing.chat_body(CANARY), key=other.api_key).status_code == 200
+    read_content(storing, storing.chat("stored"))
     assert StoredText.objects.count() == 1
