@@ -98,6 +98,6 @@ def test_every_model_is_served_or_refused_with_the_reason(
         assert served, path
         assert bool(native) is (path == RESPONSES), path
         sent += len(served) + len(native)
-    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    site.wait_for_settlement()
     assert Generation.objects.count() == sent
     assert_in_order()

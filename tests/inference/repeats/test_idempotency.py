@@ -253,7 +253,7 @@ def test_a_second_request_joins_the_one_that_runs(
         assert len({answer.content for answer in answers}) == 1
         assert sum(map(is_replayed, answers)) == 5
     assert len(kept.dialled()) == 2
-    kept.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    kept.wait_for_settlement()
     assert Transfer.objects.filter(kind="usage").count() == 2
     assert_in_order()
 
@@ -363,7 +363,7 @@ def test_the_duty_deletes_what_has_expired_and_nothing_else(kept: Site) -> None:
     for key in ("old", "new"):
         send(kept, key=key)
     wait_until_ended(kept)
-    kept.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    kept.wait_for_settlement()
     past = F("expires_at") - timedelta(seconds=601)
     old = IdempotentRequest.objects.get(key="old")
     IdempotentRequest.objects.filter(pk=old.pk).update(expires_at=past)

@@ -50,7 +50,7 @@ def ask(
 
 
 def settle_all(site: Site) -> None:
-    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    site.wait_for_settlement()
 
 
 def test_a_cached_answer_costs_nothing_and_has_a_generation_of_its_own(kept: Site) -> None:

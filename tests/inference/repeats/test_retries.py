@@ -27,7 +27,7 @@ def test_a_retry_names_the_generation_that_it_repeats(published: Site, stream: b
         ("sdk-retry", {"generation_id": earlier})
     ]
     assert "sdk-retry" not in first.text
-    published.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    published.wait_for_settlement()
     retry_of = dict(Generation.objects.values_list("pk", "retry_of"))
     assert retry_of == {earlier: None, again.headers["X-Generation-Id"]: earlier}
 
@@ -41,7 +41,7 @@ def test_a_first_attempt_and_another_body_or_key_repeat_nothing(
     published.post(published.chat_body("one twp"), headers={COUNT: "1"})
     published.post(body, key=neighbour.api_key, headers={COUNT: "1"})
     published.post(body)
-    published.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    published.wait_for_settlement()
     assert Generation.objects.count() == 5
     assert not Generation.objects.exclude(retry_of=None).exists()
 

@@ -285,7 +285,7 @@ def test_verdicts_are_those_of_admission(site: Site, seed: int) -> None:
         }
 
     assert not any(ask().values())
-    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    site.wait_for_settlement()
     default = Guardrail.objects.edit_workspace_default(site.tenant.workspace, name="Default")
     for _ in range(5):
         limits = draw(choice)
@@ -296,4 +296,4 @@ def test_verdicts_are_those_of_admission(site: Site, seed: int) -> None:
 
         assert {key.name for key, _ in keys.values() if key.pk in found.keys} == refused, limits
         default.edit(**dict.fromkeys(limits))
-        site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+        site.wait_for_settlement()

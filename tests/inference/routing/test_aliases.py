@@ -233,5 +233,5 @@ def test_the_openai_sdk_sends_a_bare_name_to_every_operation(published: Site) ->
     with openai_client(published) as client:
         assert client.responses.create(**asked, store=False).model == "acme/falcon"
         assert client.embeddings.create(**asked).model == "acme/falcon"
-    published.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    published.wait_for_settlement()
     assert set(Generation.objects.values_list("model", flat=True)) == {"acme/falcon"}

@@ -25,7 +25,7 @@ from inference.admission import decide
 from inference.admission.admit import AdmissionStore
 from inference.admission.decide import Admission, AdmissionRequest
 from inference.filters import screening
-from inference.models import Generation, ShadowCount
+from inference.models import ShadowCount
 from inference.requests import parsing
 from inference.routing.health import HealthTable
 from inference.shadows.results import clear_shadows, read_result
@@ -110,7 +110,7 @@ def test_budget_of_a_shadow_is_spent_by_what_is_served(site: Site) -> None:
     shadow = start(guardrail, limit_nano=cost + 1_000, reset_interval="daily")
     assert site.chat(**body).status_code == 200
     assert counted(site, shadow, 1) == {}
-    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    site.wait_for_settlement()
     shadow.withdraw()
     shadow = start(guardrail, limit_nano=2 * cost, reset_interval="daily")
     assert site.chat(**body).status_code == 200

@@ -130,7 +130,7 @@ def test_what_waits_in_a_worker_is_not_stored_after_its_deletion(
     with locked(TextKey.objects.filter(organization_id=organization_id)):
         assert storing.chat("waits").status_code == 200
         assert is_served()
-        storing.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+        storing.wait_for_settlement()
         deletion = Thread(target=delete)
         deletion.start()
         storing.eventually(lambda: waiting() > 0)
@@ -149,7 +149,7 @@ def test_texts_wait_while_the_database_does_not_take_them(storing: Site) -> None
     send(storing)
     with locked(TextKey.objects.filter(organization_id=storing.tenant.organization.pk)):
         ids = [storing.chat(f"number {n}").headers["X-Generation-Id"] for n in range(3)]
-        storing.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+        storing.wait_for_settlement()
         assert StoredText.objects.count() == 1
     wait_until_stored(storing, 4)
     assert set(ids) < left()

@@ -41,7 +41,7 @@ def assert_not_logged(site: Site, reason: str, **fields: Any) -> None:
     }  # fmt: skip
     answer = site.chat(**fields)
     assert answer.status_code == 200, answer.text
-    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    site.wait_for_settlement()
     assert not StoredText.objects.exists()
 
 

@@ -119,9 +119,12 @@ class Site:
         answer = self.post(self.chat_body(content, **fields), path="/api/v1/routing/explain")
         return answer.json()["data"]
 
+    def wait_for_settlement(self) -> None:
+        self.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+
     def settled(self) -> Generation:
         """Returns the only generation after its settlement."""
-        self.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+        self.wait_for_settlement()
         return Generation.objects.get()
 
     def dialled(self) -> list[Request]:

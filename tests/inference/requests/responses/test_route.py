@@ -10,7 +10,6 @@ import requests
 from django.conf import LazySettings
 
 from accounts.models import Guardrail
-from inference.models import Generation
 from inference.requests.chat_replies import ReplyReasoning
 from inference.requests.responses.reasoning import seal
 from tests.support.database.snapshots import everything
@@ -183,7 +182,7 @@ def test_an_answer_beyond_the_bound_is_refused(site: Site) -> None:
     found = send(site)
     assert found.status_code == 502
     assert "/chat/completions" in found.json()["error"]["message"]
-    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    site.wait_for_settlement()
 
 
 def test_items_reach_the_upstream_as_messages(site: Site) -> None:
