@@ -22,15 +22,14 @@ from tests.support import factories
 from tests.support.console import fingerprint
 from tests.support.factories import Tenant
 from tests.support.governance import make_guardrail, make_key, make_member, make_workspace
-from tests.support.inference.site import Site
+from tests.support.inference.site import OPERATOR_SECRET, Site
 
 CENT = 10_000_000
 
 
 def publish(model: str, provider: str, **fields: Any) -> ModelEndpoint:
     """Makes a public endpoint that the gateway can call with a credential of the operator."""
-    provider_row = factories.make_provider(provider)
-    provider_row.set_credential(Secret("operator-credential-0123456789"))
+    provider_row = factories.make_provider(provider, secret=Secret(OPERATOR_SECRET))
     return factories.make_endpoint(factories.make_model(model), provider_row, **fields)
 
 
@@ -98,8 +97,7 @@ def test_assigned_guardrail_concerns_its_keys_and_members_alone(tenant: Tenant) 
 
 def test_requests_that_have_another_endpoint_are_moved(tenant: Tenant) -> None:
     falcon = publish("acme/falcon", "acme")
-    second = factories.make_provider("globex")
-    second.set_credential(Secret("operator-credential-0123456789"))
+    second = factories.make_provider("globex", secret=Secret(OPERATOR_SECRET))
     factories.make_endpoint(falcon.model, second)
     store(tenant, falcon, HOUR)
 
@@ -265,10 +263,7 @@ def draw(choice: random.Random) -> dict[str, Any]:
 def test_verdicts_are_those_of_admission(site: Site, seed: int) -> None:
     """Backtests random guardrails over served requests, then enforces each and asks again."""
     choice = random.Random(seed)
-    second = factories.make_provider(
-        "globex", base_url=site.upstream.base_url, trains_on_prompts=True
-    )
-    second.set_credential(Secret("operator-credential-0123456789"))
+    second = site.another_provider("globex", trains_on_prompts=True)
     for slug in SLUGS:
         model = site.model if slug == site.model.slug else factories.make_model(slug)
         for provider in (site.provider, second):
