@@ -32,6 +32,7 @@ FUNCTION = {"type": "function", "function": {"name": "f", "parameters": {}}}
 SEARCH = {"type": "web_search"}
 ROUTED = {"type": "openrouter:web_search"}
 CODE = {"type": "code_interpreter"}
+CLAUDE = Capabilities(native_format=NativeFormat.ANTHROPIC)
 
 
 def parse(**fields: Any) -> parsing.InferenceRequest:
@@ -41,6 +42,17 @@ def parse(**fields: Any) -> parsing.InferenceRequest:
 
 def served(provider: str, price: Price, **fields: Any) -> Route:
     return replace(route(provider, **fields), price=price)
+
+
+def listing(*names: str) -> dict[str, Any]:
+    """The members of a route whose endpoint lists these parameters."""
+    return dict.fromkeys(("supported_parameters", "listed_parameters"), frozenset(names))
+
+
+def searching(dialect: str, price: Price, provider: str = "a", **fields: Any) -> Route:
+    """A route of a format that has a search of its own."""
+    capabilities = UNDESCRIBED if dialect == "gemini" else CLAUDE
+    return served(provider, price, dialect=dialect, capabilities=capabilities, **fields)
 
 
 def sent(request: parsing.InferenceRequest, selection: Selection) -> dict[str, Any]:
@@ -123,16 +135,13 @@ def test_an_offer_without_a_rate_is_not_refused(fields: dict[str, Any]) -> None:
     assert len(select(parse(**fields), served("a", PLAIN)).candidates) == 1
 
 
-CLAUDE = Capabilities(native_format=NativeFormat.ANTHROPIC)
-
-
 @pytest.mark.parametrize("capabilities", [CLAUDE, UNDESCRIBED])
 @pytest.mark.parametrize("is_own", [True, False])
 def test_a_format_without_tools_of_the_provider_gets_none(
     capabilities: Capabilities, is_own: bool
 ) -> None:
-    found = served("own" if is_own else "a", PRICED, private=is_own)
-    found = replace(found, dialect="bedrock", capabilities=capabilities)
+    members = {"private": is_own, "dialect": "bedrock", "capabilities": capabilities}
+    found = served("own" if is_own else "a", PRICED, **members)
     request = parse(tools=[FUNCTION, {**SEARCH, "search_context_size": "low"}, CODE])
     selection = select(request, found)
     assert sent(request, selection) == {"tools": [FUNCTION]}
@@ -149,24 +158,15 @@ def test_a_format_without_tools_of_the_provider_gets_none(
         select(demand, found)
 
 
-BY_TOOL = [("anthropic", CLAUDE), ("azure", CLAUDE), ("vertex", CLAUDE)]
-
-
-@pytest.mark.parametrize(("dialect", "capabilities"), BY_TOOL)
+@pytest.mark.parametrize("dialect", ["anthropic", "azure", "vertex"])
 @pytest.mark.parametrize("is_own", [True, False])
-def test_a_format_with_a_search_gets_it_without_its_settings(
-    dialect: str, capabilities: Capabilities, is_own: bool
-) -> None:
+def test_a_format_with_a_search_gets_it_without_its_settings(dialect: str, is_own: bool) -> None:
     # The list of an endpoint says nothing of a field that is translated.
-    lists = frozenset(("tools", "tool_choice"))
-    found = served(
-        "own" if is_own else "a",
-        PLAIN if is_own else PRICED,
-        private=is_own,
-        supported_parameters=lists,
-        listed_parameters=lists,
-    )
-    found = replace(found, dialect=dialect, capabilities=capabilities)
+    lists = listing("tools", "tool_choice")
+    if is_own:
+        found = searching(dialect, PLAIN, "own", private=True, **lists)
+    else:
+        found = searching(dialect, PRICED, **lists)
     search = {**SEARCH, "max_uses": 2}
     request = parse(tools=[FUNCTION, {**search, "search_context_size": "low"}, CODE])
     selection = select(request, found)
@@ -183,7 +183,7 @@ def test_a_format_with_a_search_gets_it_without_its_settings(
 
 
 def test_a_format_with_a_search_needs_a_rate_for_it() -> None:
-    found = replace(served("a", PLAIN), dialect="anthropic", capabilities=CLAUDE)
+    found = searching("anthropic", PLAIN)
     request = parse(tools=[SEARCH])
     selection = select(request, found)
     assert sent(request, selection) == {}
@@ -219,8 +219,7 @@ def test_a_format_with_a_search_needs_a_rate_for_it() -> None:
 def test_a_search_with_an_option_that_a_format_lacks_is_left_out_and_named(
     dialect: str, search: dict[str, Any], is_sent: bool
 ) -> None:
-    capabilities = CLAUDE if dialect == "anthropic" else UNDESCRIBED
-    found = replace(served("a", PRICED), dialect=dialect, capabilities=capabilities)
+    found = searching(dialect, PRICED)
     request = parse(tools=[SEARCH | search])
     [candidate] = select(request, found).candidates
     assert candidate.name_left_out(request) == ([] if is_sent else ["web_search"])
@@ -233,7 +232,7 @@ def test_a_search_with_an_option_that_a_format_lacks_is_left_out_and_named(
 
 
 def test_gemini_searches_alone_and_only_if_it_likes() -> None:
-    found = replace(served("a", PRICED), dialect="gemini", capabilities=UNDESCRIBED)
+    found = searching("gemini", PRICED)
     request = parse(tools=[FUNCTION, SEARCH])
     [candidate] = select(request, found).candidates
     assert candidate.name_left_out(request) == ["web_search"]
@@ -246,10 +245,8 @@ def test_gemini_searches_alone_and_only_if_it_likes() -> None:
 
 def test_openais_chat_searches_by_its_field_alone() -> None:
     """Its list says whether a model of OpenAI's format has the field; no model has the tool."""
-    lists = frozenset(("tools", "web_search_options", "search_context_size"))
-    knows = served("a", PRICED, supported_parameters=lists, listed_parameters=lists)
-    lists = frozenset(("tools",))
-    lacks = served("a", PRICED, supported_parameters=lists, listed_parameters=lists)
+    knows = served("a", PRICED, **listing("tools", "web_search_options", "search_context_size"))
+    lacks = served("a", PRICED, **listing("tools"))
     size = {**SEARCH, "search_context_size": "low", "user_location": {"city": "Oslo"}}
     request = parse(tools=[FUNCTION, size], tool_choice={"type": "web_search"})
     [candidate] = select(request, knows).candidates
@@ -262,8 +259,7 @@ def test_openais_chat_searches_by_its_field_alone() -> None:
     assert "tool_choice" not in body
     alone = parse(tools=[SEARCH], tool_choice="auto", parallel_tool_calls=True)
     # Perplexity's models list the field and no functions.
-    lists = frozenset(("web_search_options",))
-    bare = served("a", PRICED, supported_parameters=lists, listed_parameters=lists)
+    bare = served("a", PRICED, **listing("web_search_options"))
     for request, found in ((alone, knows), (alone, bare), (parse(tools=[FUNCTION, SEARCH]), bare)):
         [candidate] = select(request, found).candidates
         body = json.loads(openai.build(build_call(candidate, request, None, None)).body or b"")
@@ -279,11 +275,9 @@ def test_openais_chat_searches_by_its_field_alone() -> None:
 
 @pytest.mark.parametrize("dialect", ["anthropic", "gemini"])
 def test_the_hold_covers_the_results_of_searches_in_the_prompt(dialect: str) -> None:
-    capabilities = CLAUDE if dialect == "anthropic" else UNDESCRIBED
     price = read_pricing({"prompt": "1", "completion": "0", "web_search": "100"})
-    found = replace(served("a", price), dialect=dialect, capabilities=capabilities)
     request = parse(tools=[SEARCH])
-    [candidate] = select(request, found).candidates
+    [candidate] = select(request, searching(dialect, price)).candidates
     tokens = request.prompt_bound + 10 * 16_384
     assert worst_case_nano(request, candidate) == (tokens + 10 * 100) * 10**9
     tally = Tally(request, Decimal(0))
@@ -369,8 +363,7 @@ def test_an_own_credential_passes_everything() -> None:
 
 def test_a_fee_for_each_request_pays_for_a_model_that_always_searches() -> None:
     sonar = read_pricing({"request": "0.006"})
-    lists = frozenset(("web_search_options",))
-    found = served("a", sonar, listed_parameters=lists, supported_parameters=lists)
+    found = served("a", sonar, **listing("web_search_options"))
     assert len(select(parse(web_search_options={}), found).candidates) == 1
 
 
