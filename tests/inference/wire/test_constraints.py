@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from catalog import dialects
-from catalog.capabilities import UNDESCRIBED
+from catalog.capabilities import UNDESCRIBED, Capabilities
 from catalog.dialects.base import Call, Operation, Untranslatable
 from catalog.dialects.shared.constraints import ODD_NAME, fit_names
 from config.credentials import Secret
@@ -53,35 +53,42 @@ def blocks_of(body: Any, kind: str) -> list[Any]:
 
 
 KIMI: Final = "functions.get_weather:0"
+IDS: Final = {
+    "anthropic": (("tool_use", "id"), ("tool_result", "tool_use_id")),
+    "bedrock": (("toolUse", "toolUseId"), ("toolResult", "toolUseId")),
+}
+
+
+def ids_at(
+    dialect: str, history: list[dict[str, Any]], capabilities: Capabilities = UNDESCRIBED
+) -> list[str]:
+    """Returns the ids of the calls that are sent, which the results have in the same order."""
+    if dialect == "openai":
+        sent = body_of(dialect, capabilities, messages=history)
+        used = [each["id"] for each in sent["messages"][1]["tool_calls"]]
+        told = [each["tool_call_id"] for each in sent["messages"][2:]]
+    else:
+        sent = body_of(dialect, capabilities, messages=history, tools=[LOOK])
+        used, told = ([each[name] for each in blocks_of(sent, kind)] for kind, name in IDS[dialect])
+    assert told == used
+    return used
 
 
 def test_ids_of_calls_fit_their_target_in_call_and_result() -> None:
     history = turns(call_of(KIMI), call_of("call_1"))
-    claude = body_of("anthropic", messages=history, tools=[LOOK])
-    used = [each["id"] for each in blocks_of(claude, "tool_use")]
-    assert used == [each["tool_use_id"] for each in blocks_of(claude, "tool_result")]
+    used = ids_at("anthropic", history)
     assert (used[1], used[0].replace("_", "").isalnum()) == ("call_1", True)
-    again = body_of("anthropic", messages=history, tools=[LOOK])
-    assert blocks_of(again, "tool_use")[0]["id"] == used[0]
-    converse = body_of("bedrock", messages=history, tools=[LOOK])
-    assert [each["toolUseId"] for each in blocks_of(converse, "toolUse")] == used
-    assert [each["toolUseId"] for each in blocks_of(converse, "toolResult")] == used
+    assert ids_at("anthropic", history) == ids_at("bedrock", history) == used
 
 
 def test_mistral_gets_ids_of_nine_letters_and_digits() -> None:
-    sent = body_of("openai", MISTRAL, messages=turns(call_of(KIMI), call_of("abcdefgh1")))
-    ids = [each["id"] for each in sent["messages"][1]["tool_calls"]]
-    assert [each["tool_call_id"] for each in sent["messages"][2:]] == ids
+    ids = ids_at("openai", turns(call_of(KIMI), call_of("abcdefgh1")), MISTRAL)
     assert (ids[1], len(ids[0]), ids[0].isalnum()) == ("abcdefgh1", 9, True)
-    other = body_of("openai", messages=turns(call_of(KIMI)))
-    assert other["messages"][1]["tool_calls"][0]["id"] == KIMI
+    assert ids_at("openai", turns(call_of(KIMI))) == [KIMI]
 
 
 def test_an_id_that_a_server_repeats_in_every_turn_is_another_one_each_time() -> None:
-    history = turns(call_of("call_0")) + turns(call_of("call_0"))
-    sent = body_of("anthropic", messages=history, tools=[LOOK])
-    used = [each["id"] for each in blocks_of(sent, "tool_use")]
-    assert used == [each["tool_use_id"] for each in blocks_of(sent, "tool_result")]
+    used = ids_at("anthropic", turns(call_of("call_0")) + turns(call_of("call_0")))
     assert (used[0], len({*used})) == ("call_0", 2)
 
 
@@ -98,22 +105,13 @@ def test_an_id_that_is_made_may_be_taken_already() -> None:
 def test_calls_of_one_answer_that_share_an_id_have_their_results_in_order() -> None:
     for given in ("call_0", ""):
         history = turns(call_of(given, name="look"), call_of(given, name="find"))
-        for dialect, capabilities in (("anthropic", UNDESCRIBED), ("openai", MISTRAL)):
-            sent = body_of(dialect, capabilities, messages=history, tools=[LOOK])
-            if dialect == "anthropic":
-                used = [each["id"] for each in blocks_of(sent, "tool_use")]
-                told = [each["tool_use_id"] for each in blocks_of(sent, "tool_result")]
-            else:
-                used = [each["id"] for each in sent["messages"][1]["tool_calls"]]
-                told = [each["tool_call_id"] for each in sent["messages"][2:]]
-            assert (told, len({*used}), "" in used) == (used, 2, False)
+        for used in (ids_at("anthropic", history), ids_at("openai", history, MISTRAL)):
+            assert (len({*used}), "" in used) == (2, False)
 
 
 @pytest.mark.parametrize("given", ["", "x" * 41])
 def test_an_id_that_openai_refuses_is_another_one(given: str) -> None:
-    sent = body_of("openai", messages=turns(call_of(given), call_of("b")))
-    ids = [each["id"] for each in sent["messages"][1]["tool_calls"]]
-    assert [each["tool_call_id"] for each in sent["messages"][2:]] == ids
+    ids = ids_at("openai", turns(call_of(given), call_of("b")))
     assert (ids[1], len(ids[0]) in range(1, 41)) == ("b", True)
     longest = turns(call_of("x" * 40))
     assert body_of("openai", messages=longest)["messages"] == longest
@@ -403,10 +401,8 @@ def test_a_result_is_never_empty_at_bedrock(content: Any) -> None:
 
 
 def test_documents_and_summaries_of_claude_are_text_elsewhere() -> None:
-    picture = {
-        "type": "image",
-        "source": {"type": "base64", "media_type": "image/png", "data": PNG},
-    }
+    encoded = {"type": "base64", "media_type": "image/png", "data": PNG}
+    picture = {"type": "image", "source": encoded}
     page = {
         "type": "document", "title": "B", "citations": {"enabled": True},
         "source": {"type": "content", "content": [{"type": "text", "text": "Rain."}, picture]},
