@@ -18,6 +18,7 @@ from inference.requests.messages.native import parse_message
 from inference.requests.responses.request import parse_response
 from tests.support.inference import messages, responses
 from tests.support.inference.dialects import native_body_of
+from tests.support.inference.messages import result, use
 
 PNG: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJ"
 PDF: Final = "JVBERi0xLjQ="
@@ -41,14 +42,6 @@ def openai_body(dialect: str = "openai", **fields: Any) -> Any:
 
 def turns(*given: tuple[str, Any], **fields: Any) -> Row:
     return {"messages": [{"role": role, "content": content} for role, content in given], **fields}
-
-
-def use(call_id: str, given: Any = {}, name: str = "look") -> Row:  # noqa: B006
-    return {"type": "tool_use", "id": call_id, "name": name, "input": given}
-
-
-def result(call_id: str, content: Any = "1") -> Row:
-    return {"type": "tool_result", "tool_use_id": call_id, "content": content}
 
 
 TOOL: Final = {"name": "look", "input_schema": EMPTY}

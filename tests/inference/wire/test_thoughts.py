@@ -13,6 +13,7 @@ import pytest
 from config.credentials import Secret
 from tests.support import factories
 from tests.support.inference.judges import TOOLS
+from tests.support.inference.messages import SIGNED_THOUGHT
 from tests.support.inference.sdks import anthropic_client, openai_client
 from tests.support.inference.servers import serving_locally
 from tests.support.inference.site import CHAT, OPERATOR_SECRET, Site
@@ -157,11 +158,10 @@ def test_each_member_of_chat_brings_the_thoughts_back(
 
 def test_thoughts_that_another_provider_signed_are_not_sent(site: Site, thinker: Server) -> None:
     publish(site, thinker)
-    detail = {"type": "reasoning.text", "text": "Hm.", "signature": "c2ln",
-              "format": "anthropic-claude-v1", "index": 0}  # fmt: skip
+    answer = {"content": "Hm", "reasoning": "Hm.", "reasoning_details": [SIGNED_THOUGHT]}
     messages = [
         {"role": "user", "content": "Hi"},
-        {"role": "assistant", "content": "Hm", "reasoning": "Hm.", "reasoning_details": [detail]},
+        {"role": "assistant", **answer},
         {"role": "user", "content": "Hi"},
     ]
     assert site.post({"model": site.model.slug, "messages": messages}, path=CHAT).status_code == 400

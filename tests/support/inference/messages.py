@@ -61,6 +61,18 @@ def text(words: str, **members: Any) -> dict[str, Any]:
     return {"type": "text", "text": words, **members}
 
 
+def thought(words: str, signature: str) -> dict[str, Any]:
+    return {"type": "thinking", "thinking": words, "signature": signature}
+
+
+def use(call_id: str | None, given: Any = {}, name: str = "look") -> dict[str, Any]:  # noqa: B006
+    return {"type": "tool_use", "id": call_id, "name": name, "input": given}
+
+
+def result(call_id: str, content: Any = "1", **members: Any) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": call_id, "content": content, **members}
+
+
 USAGE = {
     "prompt_tokens": 30,
     "completion_tokens": 40,
@@ -82,6 +94,13 @@ COUNTED = {
     "is_byok": False,
     "cost_details": {"upstream_inference_cost": 0.000092},
 }
+
+CLAUDES = {"format": "anthropic-claude-v1"}
+# Details of Claude's reasoning in a chat message.
+SIGNED_THOUGHT: dict[str, Any] = {
+    "type": "reasoning.text", "text": "Hm.", "signature": "c2ln", "index": 0, **CLAUDES,
+}  # fmt: skip
+SECRET = {"type": "reasoning.encrypted", "data": "c2VjcmV0", "index": 1, **CLAUDES}
 
 IDENTITY = {"id": "gen-1", "model": "acme/falcon", "provider": "Acme AI"}
 

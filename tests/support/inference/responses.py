@@ -88,11 +88,15 @@ def replied(message: dict[str, Any], *, asks: Translated | None = None, **choice
     return json.loads(render_reply(json.dumps(reply).encode(), asks.echo, asks.tools))
 
 
+def translator(asks: Translated | None = None) -> ResponseEvents:
+    """Returns what makes the events of an answer to a request."""
+    asks = asks or translated()
+    return ResponseEvents(asks.echo, asks.tools)
+
+
 def streamed(*chat: bytes, asks: Translated | None = None) -> list[Any]:
     """Returns the events of a stream of chat, after checks that hold for every stream."""
-    asks = asks or translated()
-    events = ResponseEvents(asks.echo, asks.tools)
-    return events_of(b"".join(map(events.feed, chat)))
+    return events_of(b"".join(map(translator(asks).feed, chat)))
 
 
 def events_of(data: bytes) -> list[Any]:

@@ -16,6 +16,8 @@ from inference.requests.messages.reply import render_reply
 from tests.support.inference.messages import (
     COUNTED,
     IDENTITY,
+    SECRET,
+    SIGNED_THOUGHT,
     USAGE,
     call_piece,
     delta,
@@ -24,7 +26,9 @@ from tests.support.inference.messages import (
     messages_of,
     start,
     text,
+    thought,
     turned,
+    use,
 )
 from tests.support.upstreams import clouds
 
@@ -89,20 +93,13 @@ def called(arguments: Any, call_id: str | None = "a") -> dict[str, Any]:
 def test_a_reply_with_tool_calls_has_the_stop_reason_tool_use() -> None:
     message = {"content": None, "tool_calls": [called('{"city":"Zürich"}')]}
     found = answer(message, finish_reason="tool_calls")
-    assert found["content"] == [
-        {"type": "tool_use", "id": "a", "name": "get_weather", "input": {"city": "Zürich"}}
-    ]
+    assert found["content"] == [use("a", {"city": "Zürich"}, "get_weather")]
     assert found["stop_reason"] == "tool_use"
 
 
 @pytest.mark.parametrize(
     ("arguments", "given"),
-    [
-        ("", {}),
-        ("{}", {}),
-        ('{"a":', {"arguments": '{"a":'}),
-        ("[1]", {"arguments": "[1]"}),
-    ],
+    [("", {}), ("{}", {}), ('{"a":', {"arguments": '{"a":'}), ("[1]", {"arguments": "[1]"})],
 )
 def test_tool_arguments_become_an_object(arguments: Any, given: dict[str, Any]) -> None:
     [block] = answer({"tool_calls": [called(arguments)]})["content"]
@@ -112,38 +109,11 @@ def test_tool_arguments_become_an_object(arguments: Any, given: dict[str, Any]) 
 @pytest.mark.parametrize(
     ("said", "blocks"),
     [
+        ({"reasoning": "Hm.", "content": "Yes."}, [thought("Hm.", UNSIGNED), text("Yes.")]),
+        ({"reasoning": "Hm.", "refusal": "No."}, [thought("Hm.", UNSIGNED), text("No.")]),
         (
-            {"reasoning": "Hm.", "content": "Yes."},
-            [{"type": "thinking", "thinking": "Hm.", "signature": UNSIGNED}, text("Yes.")],
-        ),
-        (
-            {"reasoning": "Hm.", "refusal": "No."},
-            [{"type": "thinking", "thinking": "Hm.", "signature": UNSIGNED}, text("No.")],
-        ),
-        (
-            {
-                "reasoning": "Hm.",
-                "reasoning_details": [
-                    {
-                        "type": "reasoning.text",
-                        "text": "Hm.",
-                        "signature": "c2ln",
-                        "format": "anthropic-claude-v1",
-                        "index": 0,
-                    },
-                    {
-                        "type": "reasoning.encrypted",
-                        "data": "c2VjcmV0",
-                        "format": "anthropic-claude-v1",
-                        "index": 1,
-                    },
-                ],
-                "content": "",
-            },
-            [
-                {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"},
-                {"type": "redacted_thinking", "data": "c2VjcmV0"},
-            ],
+            {"reasoning": "Hm.", "reasoning_details": [SIGNED_THOUGHT, SECRET], "content": ""},
+            [thought("Hm.", "c2ln"), {"type": "redacted_thinking", "data": "c2VjcmV0"}],
         ),
         ({"content": "", "reasoning_details": [{"index": "x"}, 5]}, []),
     ],
@@ -240,7 +210,7 @@ def test_a_reply_that_ended_in_an_error_raises_upstream_error() -> None:
 
 def test_a_stream_that_ended_in_an_error_ends_in_an_error_event() -> None:
     assert turned(event({"content": "It "}), ended("error", native="OTHER"))[1:] == [
-        start(0, {"type": "text", "text": ""}),
+        start(0, text("")),
         delta(0, "text_delta", text="It "),
         {
             "type": "error",
@@ -256,8 +226,7 @@ def test_a_stream_that_ended_in_an_error_ends_in_an_error_event() -> None:
 
 @pytest.mark.parametrize("signature", ["causeway:", "causeway:é", "causeway:bm8="])
 def test_an_undecodable_causeway_signature_is_kept_as_a_signature(signature: str) -> None:
-    block = {"type": "thinking", "thinking": "Hm.", "signature": signature}
-    [message] = messages_of(("assistant", [block]))
+    [message] = messages_of(("assistant", [thought("Hm.", signature)]))
     assert message["reasoning_details"][0]["signature"] == signature
 
 

@@ -14,10 +14,21 @@ from config.api.errors import InvalidRequest
 from config.credentials import Secret
 from inference.requests import parsing
 from inference.requests.messages.request import to_chat
-from tests.support.inference.messages import asked, in_chat, messages_of, text
+from tests.support.inference.messages import (
+    SECRET,
+    SIGNED_THOUGHT,
+    asked,
+    in_chat,
+    messages_of,
+    result,
+    text,
+    thought,
+    use,
+)
 
 BUDGETED = Capabilities(thinking=ThinkingControl.BUDGET)
 IMAGE = {"type": "base64", "media_type": "image/png", "data": "aGk="}
+PICTURE = {"type": "image", "source": IMAGE}
 CACHED = {"type": "ephemeral", "ttl": "1h"}
 TOOL = {"name": "get_weather", "input_schema": {"type": "object"}}
 
@@ -60,7 +71,7 @@ def test_a_later_system_turn_stays_in_its_place() -> None:
     ("block", "part"),
     [
         (
-            {"type": "image", "source": IMAGE},
+            PICTURE,
             {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}},
         ),
         (
@@ -108,15 +119,9 @@ def test_images_and_documents_become_content_parts(
 def test_tool_results_come_before_the_rest_of_a_turn() -> None:
     blocks = [
         text("First"),
-        {"type": "tool_result", "tool_use_id": "a", "content": "12 °C"},
-        {"type": "image", "source": IMAGE},
-        {
-            "type": "tool_result",
-            "tool_use_id": "b",
-            "content": [text("broken"), {"type": "image", "source": IMAGE}],
-            "is_error": True,
-            "cache_control": CACHED,
-        },
+        result("a", "12 °C"),
+        PICTURE,
+        result("b", [text("broken"), PICTURE], is_error=True, cache_control=CACHED),
         {"type": "tool_result", "tool_use_id": "c"},
     ]
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
@@ -134,13 +139,13 @@ def test_tool_results_come_before_the_rest_of_a_turn() -> None:
 
 def test_an_earlier_answer_becomes_an_assistant_message() -> None:
     blocks = [
-        {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"},
+        thought("Hm.", "c2ln"),
         {"type": "redacted_thinking", "data": "c2VjcmV0"},
-        {"type": "thinking", "thinking": "Unsigned.", "signature": ""},
+        thought("Unsigned.", ""),
         text("Let me look.", citations=None),
-        {"type": "tool_use", "id": "a", "name": "get_weather", "input": {"city": "Bern"}},
+        use("a", {"city": "Bern"}, "get_weather"),
     ]
-    kind = {"format": "anthropic-claude-v1"}
+    unsigned = {"type": "reasoning.text", "text": "Unsigned.", "format": "unknown", "index": 2}
     assert messages_of(("assistant", blocks)) == [
         {
             "role": "assistant",
@@ -152,23 +157,13 @@ def test_an_earlier_answer_becomes_an_assistant_message() -> None:
                     "function": {"name": "get_weather", "arguments": '{"city":"Bern"}'},
                 }
             ],
-            "reasoning_details": [
-                {"type": "reasoning.text", "text": "Hm.", "signature": "c2ln", "index": 0, **kind},
-                {"type": "reasoning.encrypted", "data": "c2VjcmV0", "index": 1, **kind},
-                {
-                    "type": "reasoning.text",
-                    "text": "Unsigned.",
-                    "format": "unknown",
-                    "index": 2,
-                },
-            ],
+            "reasoning_details": [SIGNED_THOUGHT, SECRET, unsigned],
         }
     ]
 
 
 def test_an_answer_with_only_tool_calls_has_no_content() -> None:
-    blocks = [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]
-    [message] = messages_of(("assistant", blocks))
+    [message] = messages_of(("assistant", [use("a")]))
     assert message["content"] is None
     assert messages_of(("assistant", [])) == [{"role": "assistant", "content": ""}]
     assert messages_of(("assistant", "Yes")) == [{"role": "assistant", "content": "Yes"}]
@@ -284,21 +279,15 @@ def test_provider_preferences_are_parsed_like_those_of_chat() -> None:
 )
 def test_a_request_survives_the_round_trip_to_anthropic(wanted: dict[str, Any]) -> None:
     """The translation to chat and back keeps the fields that both formats have."""
-    thinking = {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}
-    call = {"type": "tool_use", "id": "a", "name": "get_weather", "input": {"city": "Zürich"}}
-    result = {
-        "type": "tool_result",
-        "tool_use_id": "a",
-        "content": [text("12 °C")],
-        "cache_control": CACHED,
-    }
+    call = use("a", {"city": "Zürich"}, "get_weather")
+    told = result("a", [text("12 °C")], cache_control=CACHED)
     sent = {
         "max_tokens": 5000,
         "system": [text("Be brief.", cache_control=CACHED)],
         "messages": [
-            {"role": "user", "content": [{"type": "image", "source": IMAGE}, text("Where?")]},
-            {"role": "assistant", "content": [thinking, text("Let me look."), call]},
-            {"role": "user", "content": [result, text("And now?", cache_control=CACHED)]},
+            {"role": "user", "content": [PICTURE, text("Where?")]},
+            {"role": "assistant", "content": [thought("Hm.", "c2ln"), text("Let me look."), call]},
+            {"role": "user", "content": [told, text("And now?", cache_control=CACHED)]},
         ],
         "tools": [
             {
@@ -329,12 +318,17 @@ def test_a_request_survives_the_round_trip_to_anthropic(wanted: dict[str, Any]) 
     assert json.loads(made.body or b"") == {"model": model, **sent}
 
 
-def refusal(**fields: Any) -> str:
+def refusal_of(body: bytes) -> InvalidRequest:
     with pytest.raises(InvalidRequest) as error:
-        to_chat(json.dumps(asked(**fields)).encode())
-    name, _, message = error.value.message.partition(": ")
-    assert error.value.metadata == {"fields": {name: message}}
-    return error.value.message
+        to_chat(body)
+    return error.value
+
+
+def refusal(**fields: Any) -> str:
+    error = refusal_of(json.dumps(asked(**fields)).encode())
+    name, _, message = error.message.partition(": ")
+    assert error.metadata == {"fields": {name: message}}
+    return error.message
 
 
 def with_block(block: Any, role: str = "user") -> dict[str, Any]:
@@ -364,7 +358,7 @@ def with_block(block: Any, role: str = "user") -> dict[str, Any]:
             "messages[0].content[0].type: Invalid value 'riddle'.",
         ),
         (
-            with_block({"type": "image", "source": IMAGE}, "assistant"),
+            with_block(PICTURE, "assistant"),
             "messages[0].content[0].type: Invalid value 'image'.",
         ),
         (with_block({"type": "text"}), "messages[0].content[0].text: This field is required."),
@@ -381,7 +375,7 @@ def with_block(block: Any, role: str = "user") -> dict[str, Any]:
             ),
         ),
         (
-            with_block({"type": "tool_use", "id": None, "name": "f", "input": {}}, "assistant"),
+            with_block(use(None), "assistant"),
             "messages[0].content[0].id: Expected str, got null.",
         ),
         (
@@ -427,10 +421,9 @@ def test_a_wrong_field_is_named(fields: dict[str, Any], message: str) -> None:
 
 
 def test_all_missing_fields_are_named_at_once() -> None:
-    with pytest.raises(InvalidRequest) as error:
-        to_chat(b"{}")
-    assert error.value.message == "model, messages, max_tokens: These fields are required."
-    assert error.value.metadata == {
+    error = refusal_of(b"{}")
+    assert error.message == "model, messages, max_tokens: These fields are required."
+    assert error.metadata == {
         "fields": dict.fromkeys(("model", "messages", "max_tokens"), "This field is required.")
     }
 
@@ -442,9 +435,7 @@ def test_missing_fields_inside_others_are_named_with_them() -> None:
         "tools": [{}, {"name": "f"}],
         "tool_choice": {"type": "tool"},
     }
-    with pytest.raises(InvalidRequest) as error:
-        to_chat(json.dumps(body).encode())
-    assert list(error.value.metadata["fields"]) == [
+    assert list(refusal_of(json.dumps(body).encode()).metadata["fields"]) == [
         "model", "messages[0].role", "messages[1].content[0].type",
         "messages[1].content[1].source", "messages[1].content[2].source.type", "tools[0].name",
         "tools[0].input_schema", "tools[1].input_schema", "tool_choice.name", "max_tokens",
@@ -455,9 +446,7 @@ def test_missing_fields_inside_others_are_named_with_them() -> None:
 def test_a_missing_field_is_named(name: str) -> None:
     body = asked()
     del body[name]
-    with pytest.raises(InvalidRequest) as error:
-        to_chat(json.dumps(body).encode())
-    assert error.value.message == f"{name}: This field is required."
+    assert refusal_of(json.dumps(body).encode()).message == f"{name}: This field is required."
 
 
 @pytest.mark.parametrize(
@@ -469,6 +458,4 @@ def test_a_missing_field_is_named(name: str) -> None:
     ],
 )
 def test_a_body_that_is_not_an_object_is_refused(body: bytes, message: str) -> None:
-    with pytest.raises(InvalidRequest) as error:
-        to_chat(body)
-    assert error.value.message == message
+    assert refusal_of(body).message == message

@@ -22,13 +22,11 @@ from tests.support.inference.messages import (
     raw,
     start,
     stop,
+    text,
+    thought,
     turned,
+    use,
 )
-
-
-def use(call_id: str, name: str) -> dict[str, Any]:
-    return {"type": "tool_use", "id": call_id, "name": name, "input": {}}
-
 
 STARTED = {
     "type": "message_start",
@@ -79,20 +77,20 @@ CHAT = (
 
 EVENTS = [
     STARTED,
-    start(0, {"type": "thinking", "thinking": "", "signature": ""}),
+    start(0, thought("", "")),
     delta(0, "thinking_delta", thinking="H"),
     delta(0, "thinking_delta", thinking="m."),
     delta(0, "signature_delta", signature="c2ln"),
     stop(0),
-    start(1, {"type": "text", "text": ""}),
+    start(1, text("")),
     delta(1, "text_delta", text="Schnee"),
     delta(1, "text_delta", text="stürme."),
     stop(1),
-    start(2, use("a", "f")),
+    start(2, use("a", name="f")),
     delta(2, "input_json_delta", partial_json='{"x":'),
     delta(2, "input_json_delta", partial_json="1}"),
     stop(2),
-    start(3, use("b", "g")),
+    start(3, use("b", name="g")),
     delta(3, "input_json_delta", partial_json="{}"),
     stop(3),
     *finish("tool_use"),
@@ -133,14 +131,14 @@ def test_interleaved_tool_calls_become_successive_blocks() -> None:
         ended("tool_calls"),
     )
     assert turned(*chat)[1:-2] == [
-        start(0, use("a", "f")),
+        start(0, use("a", name="f")),
         delta(0, "input_json_delta", partial_json='{"x":1}'),
         stop(0),
-        start(1, use("b", "g")),
+        start(1, use("b", name="g")),
         delta(1, "input_json_delta", partial_json='{"y":'),
         delta(1, "input_json_delta", partial_json="2}"),
         stop(1),
-        start(2, {"type": "text", "text": ""}),
+        start(2, text("")),
         delta(2, "text_delta", text="Done."),
         stop(2),
     ]
@@ -149,9 +147,9 @@ def test_interleaved_tool_calls_become_successive_blocks() -> None:
 def test_a_call_without_arguments_ends_with_the_stream() -> None:
     chat = (call_piece(0, "", id="a", name="f"), call_piece(1, "", id="b", name="g"))
     assert turned(*chat, ended("tool_calls"))[1:] == [
-        start(0, use("a", "f")),
+        start(0, use("a", name="f")),
         stop(0),
-        start(1, use("b", "g")),
+        start(1, use("b", name="g")),
         stop(1),
         *finish("tool_use"),
     ]
@@ -186,13 +184,13 @@ def test_encrypted_reasoning_becomes_a_separate_block() -> None:
     ]
     chat = [event({"reasoning_details": [detail]}) for detail in details]
     assert turned(*chat, ended())[1:-2] == [
-        start(0, {"type": "thinking", "thinking": "", "signature": ""}),
+        start(0, thought("", "")),
         delta(0, "thinking_delta", thinking="Hm."),
         delta(0, "signature_delta", signature="c2ln"),
         stop(0),
         start(1, {"type": "redacted_thinking", "data": "c2VjcmV0"}),
         stop(1),
-        start(2, {"type": "thinking", "thinking": "", "signature": ""}),
+        start(2, thought("", "")),
         delta(2, "thinking_delta", thinking="So."),
         stop(2),
     ]

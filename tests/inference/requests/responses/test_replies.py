@@ -10,6 +10,7 @@ import pytest
 from catalog.dialects.base import InvalidReply
 from config.api.errors import UpstreamError
 from inference.requests.responses.reply import render_reply
+from tests.support.inference.messages import SECRET, SIGNED_THOUGHT
 from tests.support.inference.responses import (
     COUNTED,
     CUSTOM,
@@ -151,12 +152,8 @@ def test_a_picture_is_an_item() -> None:
 @pytest.mark.parametrize(
     "details",
     [
-        [{"type": "reasoning.text", "text": "Hm.", "signature": "c2ln",
-          "format": "anthropic-claude-v1", "index": 0}],
-        [{"type": "reasoning.text", "text": "Hm.", "signature": "c2ln",
-          "format": "anthropic-claude-v1", "index": 0},
-         {"type": "reasoning.encrypted", "data": "c2VjcmV0", "format": "anthropic-claude-v1",
-          "index": 1}],
+        [SIGNED_THOUGHT],
+        [SIGNED_THOUGHT, SECRET],
         [{"type": "reasoning.summary", "summary": "Hm.", "format": "openai-responses-v1",
           "index": 0},
          {"type": "reasoning.encrypted", "data": "c2VjcmV0+/=", "id": "rs_9",

@@ -11,6 +11,7 @@ from config.api.errors import InvalidRequest
 from inference.requests.chat_replies import ReplyReasoning
 from inference.requests.responses.reasoning import seal
 from inference.requests.responses.request import to_chat
+from tests.support.inference.messages import SIGNED_THOUGHT
 from tests.support.inference.responses import (
     CUSTOM,
     FUNCTION,
@@ -23,9 +24,7 @@ from tests.support.inference.responses import (
     translated,
 )
 
-SIGNED = ReplyReasoning(
-    type="reasoning.text", text="Hm.", signature="c2ln", format="anthropic-claude-v1", index=0
-)
+SIGNED = ReplyReasoning(**SIGNED_THOUGHT)
 
 
 def test_a_text_is_a_message_of_the_user_after_the_instructions() -> None:
@@ -119,18 +118,11 @@ def test_one_answer_is_one_message_and_outputs_follow_their_calls() -> None:
         output(1),
         {"role": "assistant", "content": "Cold."},
     )
-    detail = {
-        "type": "reasoning.text",
-        "text": "Hm.",
-        "signature": "c2ln",
-        "format": "anthropic-claude-v1",
-        "index": 0,
-    }
     assert found == [
         {
             "role": "assistant",
             "content": "Let me look.",
-            "reasoning_details": [detail],
+            "reasoning_details": [SIGNED_THOUGHT],
             "tool_calls": [
                 {
                     "id": f"c{number}",
@@ -484,6 +476,10 @@ def test_what_is_not_possible_is_refused_by_name(name: str, value: Any) -> None:
         in_chat(**{name: unset})
 
 
+def showing(part: dict[str, Any], role: str = "user") -> dict[str, Any]:
+    return {"content": [{"role": role, "content": [part]}]}
+
+
 @pytest.mark.parametrize(
     ("fields", "place"),
     [
@@ -500,22 +496,10 @@ def test_what_is_not_possible_is_refused_by_name(name: str, value: Any) -> None:
         ({"content": [{"type": "compaction", "encrypted_content": "x"}]}, "input[0].type"),
         ({"content": [{"type": "function_call", "name": "f"}]}, "input[0].call_id"),
         ({"content": [{"type": "shell_call", "call_id": "c"}]}, "input[0].action"),
-        (
-            {"content": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]},
-            "input[0].content[0].file_id",
-        ),
-        (
-            {"content": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]},
-            "input[0].content[0].file_id",
-        ),
-        (
-            {"content": [{"role": "user", "content": [{"type": "input_smell"}]}]},
-            "input[0].content[0].type",
-        ),
-        (
-            {"content": [{"role": "assistant", "content": [{"type": "input_image"}]}]},
-            "input[0].content[0].type",
-        ),
+        (showing({"type": "input_file", "file_id": "f"}), "input[0].content[0].file_id"),
+        (showing({"type": "input_image", "file_id": "f"}), "input[0].content[0].file_id"),
+        (showing({"type": "input_smell"}), "input[0].content[0].type"),
+        (showing({"type": "input_image"}, "assistant"), "input[0].content[0].type"),
         ({"tools": [{}]}, "tools[0].type"),
         ({"tools": [{"type": "function"}]}, "tools[0].name"),
         ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from catalog.dialects.base import InvalidStream
-from inference.requests.responses.events import DONE, ResponseEvents
+from inference.requests.responses.events import DONE
 from inference.requests.responses.request import Translated, to_chat
 from tests.support.inference.messages import call_piece, ended, event, raw
 from tests.support.inference.responses import (
@@ -16,10 +16,10 @@ from tests.support.inference.responses import (
     CUSTOM,
     FUNCTION,
     asked,
-    events_of,
     messages_of,
     streamed,
     translated,
+    translator,
 )
 
 SIGNED = {"type": "reasoning.text", "format": "anthropic-claude-v1", "index": 0}
@@ -71,8 +71,7 @@ def test_a_text_has_all_events_in_order() -> None:
 
 
 def test_the_stream_ends_with_its_mark() -> None:
-    asks = translated()
-    data = ResponseEvents(asks.echo, asks.tools).feed(event({"content": "a"}) + ended())
+    data = translator().feed(event({"content": "a"}) + ended())
     assert data.endswith(b"\n\n" + DONE)
     assert data.count(b"[DONE]") == 1
 
@@ -289,18 +288,12 @@ def test_metadata_of_the_route_is_passed_on() -> None:
 
 
 def test_what_follows_the_end_is_ignored() -> None:
-    data = event({"content": "a"}) + ended() + event({"content": "late"})
-    assert len(events_of_all(data)) == len(events_of_all(event({"content": "a"}) + ended()))
-
-
-def events_of_all(data: bytes) -> list[Any]:
-    asks = translated()
-    return events_of(ResponseEvents(asks.echo, asks.tools).feed(data))
+    data = event({"content": "a"}) + ended()
+    assert len(streamed(data + event({"content": "late"}))) == len(streamed(data))
 
 
 def test_output_beyond_the_bound_breaks_the_stream() -> None:
-    asks = translated()
-    events = ResponseEvents(asks.echo, asks.tools)
+    events = translator()
     events.feed(event({"content": "x" * 33_554_432}))
     with pytest.raises(InvalidStream):
         events.feed(event({"content": "x"}))
@@ -310,14 +303,13 @@ def test_output_beyond_the_bound_breaks_the_stream() -> None:
 
 @pytest.mark.parametrize("data", [b"data: 5\n\n", b'data: {"choices": 5}\n\n', b"data: {\n\n"])
 def test_malformed_events_break_the_stream(data: bytes) -> None:
-    asks = translated()
     with pytest.raises(InvalidStream):
-        ResponseEvents(asks.echo, asks.tools).feed(data)
+        translator().feed(data)
 
 
 def test_the_events_are_json_of_one_line() -> None:
-    asks = translated(instructions="a\nb")
-    data = ResponseEvents(asks.echo, asks.tools).feed(event({"content": "a\nb"}) + ended())
+    events = translator(translated(instructions="a\nb"))
+    data = events.feed(event({"content": "a\nb"}) + ended())
     for line in data.split(b"\n"):
         if line.startswith(b"data: {"):
             json.loads(line.removeprefix(b"data: "))
