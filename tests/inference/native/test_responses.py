@@ -16,7 +16,7 @@ from inference.models import Generation
 from inference.requests.chat_replies import ReplyReasoning
 from inference.requests.responses.reasoning import seal
 from tests.support import factories
-from tests.support.database.snapshots import everything
+from tests.support.database.snapshots import everything, unchanged
 from tests.support.governance import filter_secret
 from tests.support.inference.messages import events_of
 from tests.support.inference.prices import read_pricing
@@ -198,9 +198,8 @@ def check_second_turn(speaker: Upstream) -> None:
 def test_what_needs_a_store_or_a_rate_is_refused(
     site: Site, codex: Upstream, fields: dict[str, Any]
 ) -> None:
-    before = everything()
-    assert send(site, asked(**fields)).status_code == 400
-    assert everything() == before
+    with unchanged():
+        assert send(site, asked(**fields)).status_code == 400
     assert codex.seen() == []
 
 

@@ -498,15 +498,14 @@ def test_values_at_the_limits_are_accepted(management: APIClient, changes: dict[
 def test_an_invalid_query_is_refused_by_field(
     management: APIClient, changes: dict[str, Any], field: str
 ) -> None:
-    before = snapshots.everything()
-    answer = ask(management, {"metrics": ["usage"], **changes})
+    with snapshots.unchanged():
+        answer = ask(management, {"metrics": ["usage"], **changes})
     assert answer.status_code == 400
     named = {
         name.partition(".")[0].partition("[")[0]
         for name in answer.json()["error"]["metadata"]["fields"]
     }
     assert named == {field}
-    assert snapshots.everything() == before
 
 
 @pytest.mark.parametrize("number", ["1e999999", "1e-999999", "1e-31", "0." + "0" * 30 + "1"])

@@ -172,8 +172,8 @@ def test_a_generation_has_every_field(
 def test_a_pending_generation_is_not_found_yet(transactional_db: None) -> None:
     tenant = factories.make_tenant()
     generation = factories.make_generation(tenant, status="pending")
-    before = snapshots.everything()
-    answer = shown(factories.client(tenant.api_key), generation.pk)
+    with snapshots.unchanged():
+        answer = shown(factories.client(tenant.api_key), generation.pk)
     assert answer.status_code == 404
     assert answer.json() == {
         "error": {
@@ -182,7 +182,6 @@ def test_a_pending_generation_is_not_found_yet(transactional_db: None) -> None:
             "metadata": {"error_type": "generation_under_way"},
         }
     }
-    assert snapshots.everything() == before
 
 
 @contextmanager
@@ -389,11 +388,10 @@ def test_feedback_is_given_once_in_each_category(management: APIClient, tenant: 
     generation, other = (factories.make_generation(tenant) for _ in range(2))
     body = {"generation_id": generation.pk, "category": "billing"}
     assert submit(management, body).status_code == 200
-    before = snapshots.everything()
-    again = submit(management, {**body, "comment": "other words"})
+    with snapshots.unchanged():
+        again = submit(management, {**body, "comment": "other words"})
     assert again.status_code == 409
     assert again.json()["error"]["metadata"] == {"error_type": "feedback_given"}
-    assert snapshots.everything() == before
     assert submit(management, {**body, "category": "other"}).status_code == 200
     assert submit(management, {**body, "generation_id": other.pk}).status_code == 200
     assert Feedback.objects.count() == 3
@@ -430,11 +428,10 @@ def test_invalid_feedback_is_refused_by_field(
     management: APIClient, tenant: Tenant, changes: dict[str, Any], field: str
 ) -> None:
     generation = factories.make_generation(tenant)
-    before = snapshots.everything()
-    answer = submit(management, {"generation_id": generation.pk, "category": "other"} | changes)
+    with snapshots.unchanged():
+        answer = submit(management, {"generation_id": generation.pk, "category": "other"} | changes)
     assert answer.status_code == 400
     assert list(answer.json()["error"]["metadata"]["fields"]) == [field]
-    assert snapshots.everything() == before
 
 
 @pytest.mark.parametrize("missing", ["generation_id", "category"])

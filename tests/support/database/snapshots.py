@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 from django.apps import apps
@@ -52,3 +54,11 @@ def everything() -> dict[str, list[str]]:
     for label, text in rows:
         found[label].append(text)
     return {label: sorted(texts) for label, texts in found.items()}
+
+
+@contextmanager
+def unchanged() -> Iterator[None]:
+    """Asserts that a block leaves every row as it was."""
+    before = everything()
+    yield
+    assert everything() == before

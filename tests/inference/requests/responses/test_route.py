@@ -12,7 +12,7 @@ from django.conf import LazySettings
 from accounts.models import Guardrail
 from inference.requests.chat_replies import ReplyReasoning
 from inference.requests.responses.reasoning import seal
-from tests.support.database.snapshots import everything
+from tests.support.database.snapshots import unchanged
 from tests.support.inference.responses import FUNCTION, asked, events_of
 from tests.support.inference.site import RESPONSES, Site
 
@@ -94,12 +94,11 @@ def test_what_is_left_out_is_named(published: Site, is_streamed: bool) -> None:
     ],
 )
 def test_a_refusal_changes_nothing(published: Site, fields: dict[str, Any], name: str) -> None:
-    before = everything()
-    found = send(published, **fields)
+    with unchanged():
+        found = send(published, **fields)
     assert found.status_code == 400, found.text
     error = found.json()["error"]
     assert (error["code"], [*error["metadata"]["fields"]]) == (400, [name])
-    assert everything() == before
     published.assert_nothing_happened()
 
 
