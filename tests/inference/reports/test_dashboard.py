@@ -27,6 +27,11 @@ from tests.support.factories import Tenant
 pytestmark = pytest.mark.usefixtures("fresh_cache")
 
 HOUR = timedelta(hours=1)
+TITLES = (
+    "Requests", "Tokens", "Revenue", "Error rate", "Active endpoints", "Drafts",
+    "Failed validations", "Drifted endpoints", "Refused credentials", "Deposits under review",
+    "Excesses under review", "Low balances",
+)  # fmt: skip
 
 
 def make(tenant: Tenant, created_at: datetime, **fields: Any) -> Generation:
@@ -49,20 +54,8 @@ def values(shown: dict[str, Any]) -> dict[str, str]:
 def test_an_empty_dashboard_explains_what_to_do(operator: Client) -> None:
     shown = home(operator)
 
-    assert values(shown) == {
-        "Requests": "0",
-        "Tokens": "0",
-        "Revenue": "$0.00",
-        "Error rate": "0.0%",
-        "Active endpoints": "0",
-        "Drafts": "0",
-        "Failed validations": "0",
-        "Drifted endpoints": "0",
-        "Refused credentials": "0",
-        "Deposits under review": "0",
-        "Excesses under review": "0",
-        "Low balances": "0",
-    }
+    nothing = dict.fromkeys(TITLES, "0")
+    assert values(shown) == {**nothing, "Revenue": "$0.00", "Error rate": "0.0%"}
     assert [chart.is_empty for chart in shown["charts"]] == [True] * 3
     text = operator.get("/admin/").content.decode()
     assert "add an API key for it" in text
@@ -161,17 +154,13 @@ def test_numbers_link_to_the_lists_that_they_count(operator: Client, tenant: Ten
         if "cl" in response.context:
             counts[card.title] = response.context["cl"].result_count
     assert counts == {
+        **dict.fromkeys(TITLES, 0),
         "Requests": 2,
         "Tokens": 2,
         "Revenue": 1,
         "Error rate": 1,
-        "Active endpoints": 0,
         "Drafts": 2,
-        "Failed validations": 0,
         "Drifted endpoints": 1,
-        "Refused credentials": 0,
-        "Deposits under review": 0,
-        "Excesses under review": 0,
         "Low balances": 1,
     }
     for top in shown["tops"]:

@@ -40,25 +40,7 @@ HOLD = 1_000_000
 
 
 def make_generation(tenant: Tenant, **fields: Any) -> Generation:
-    endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
-    defaults: dict[str, Any] = {
-        "id": f"gen-{Generation.objects.count()}",
-        "organization": tenant.organization,
-        "workspace": tenant.workspace,
-        "api_key": tenant.organization.api_keys.get(is_management=False),
-        "operation": "chat/completions",
-        "streamed": False,
-        "model": endpoint.model.slug,
-        "model_endpoint": endpoint,
-        "provider_name": endpoint.provider.name,
-        "price": endpoint.price,
-        "is_byok": False,
-        "created_at": tenant.organization.created_at,
-    }
-    row = Generation.objects.create(**{**defaults, **fields})
-    Journal.objects.create(
-        generation=row, prompt_tokens=0, completion_tokens=0, beat_at=row.created_at
-    )
+    row = factories.make_generation(tenant, status="pending", **fields)
     factories.place_hold(row, HOLD)
     row.refresh_from_db()
     return row
