@@ -16,7 +16,6 @@ from typing import Any
 import psycopg
 import pytest
 import requests
-from django.contrib.auth.models import User
 from django.db import connection as django_connection
 from django.test import Client
 from psycopg.sql import SQL, Identifier
@@ -363,12 +362,11 @@ def test_a_loss_that_another_worker_noticed_stops_this_one(
     assert not readiness.is_history_lost
 
 
-def test_the_console_says_what_was_lost_since_when(followed: Callable[..., History]) -> None:
-    client = Client()
-    client.force_login(User.objects.create_superuser("ada"))
-
+def test_the_console_says_what_was_lost_since_when(
+    followed: Callable[..., History], operator: Client
+) -> None:
     def find_alerts() -> list[str]:
-        alerts = client.get("/admin/").context["inbox"].alerts
+        alerts = operator.get("/admin/").context["inbox"].alerts
         return [alert.text for alert in alerts if "lost" in alert.text]
 
     history = followed(History(CommitMemory(), list), {})

@@ -8,7 +8,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 import pytest
-from django.contrib.auth.models import Group, User
+from django.contrib.auth.models import Group
 from django.core.cache import cache
 from django.db import connection
 from django.test import Client
@@ -35,6 +35,7 @@ from inference.watch.anomalies import (
 )
 from tests.support import factories
 from tests.support.factories import Tenant
+from tests.support.operators.four_eyes import sign_in
 
 pytestmark = pytest.mark.usefixtures("fresh_cache")
 
@@ -309,13 +310,9 @@ def test_an_operator_without_generations_sees_no_spending(tenant: Tenant) -> Non
         spend_day(tenant, today - 7 * week * DAY, 1)
     spend_hour(tenant, midnight(today), 45)
     roles.update_roles()
-    user = User.objects.create_user("support", is_staff=True)
     group = Group.objects.get(name=Role.SUPPORT)
     group.permissions.remove(*group.permissions.filter(codename="view_generation"))
-    user.groups.add(group)
-    client = Client()
-    client.force_login(user)
 
-    anomalies, text = shown(client, tenant.organization)
+    anomalies, text = shown(sign_in("support", Role.SUPPORT), tenant.organization)
     assert anomalies == []
     assert "Unusual spending" not in text

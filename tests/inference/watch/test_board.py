@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Group, User
+from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -15,7 +15,6 @@ from django.utils import timezone
 from catalog.models import CredentialRefusal, ModelEndpoint
 from config.apps import Role
 from config.clocks.clock import clock
-from config.console.sign_in import roles
 from endpoints.models import PrivateEndpoint
 from inference.models import EndpointHealth, Generation, HourlyFailure
 from inference.reports.hours import HOUR, hour_of, roll_up_hours, sum_hours_again
@@ -26,6 +25,7 @@ from inference.watch.board import Level, Row, build_board
 from inference.watch.errors import build_report
 from tests.support import factories
 from tests.support.factories import Tenant
+from tests.support.operators.four_eyes import sign_in
 
 pytestmark = pytest.mark.usefixtures("fresh_cache")
 
@@ -232,11 +232,7 @@ def test_the_page_links_to_what_it_counts(operator: Client, tenant: Tenant) -> N
 def test_who_may_not_act_sees_no_action(tenant: Tenant) -> None:
     endpoint = factories.make_draft(tenant, factories.make_model(), factories.make_provider())
     fail(tenant, endpoint, "provider_unavailable")
-    roles.update_roles()
-    user = User.objects.create_user("reader", is_staff=True)
-    user.groups.add(Group.objects.get(name=Role.READ_ONLY))
-    client = Client()
-    client.force_login(user)
+    client = sign_in("reader", Role.READ_ONLY)
 
     [each] = client.get("/admin/inference/generation/health/").context["endpoints"]
     assert each["action"] is None
