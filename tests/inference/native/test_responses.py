@@ -31,6 +31,7 @@ from tests.support.upstreams.recorded_responses import (
     ITEMS,
     OPENED,
     RESPONSE,
+    THOUGHT,
     USAGE,
 )
 from tests.support.upstreams.speaking import Upstream
@@ -171,12 +172,7 @@ def check_second_turn(speaker: Upstream) -> None:
     *_, (_, _, body) = speaker.seen()
     assert [item for item in body["input"] if item["type"] == "reasoning"] == [
         AGENT["input"][2],
-        {
-            "id": "rs_1",
-            "type": "reasoning",
-            "summary": [{"type": "summary_text", "text": "Look."}],
-            "encrypted_content": "gAAAAABpOpaque==",
-        },
+        THOUGHT,
     ]
 
 

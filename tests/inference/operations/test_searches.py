@@ -12,27 +12,18 @@ from tests.support.inference.prices import read_pricing
 from tests.support.inference.servers import listening, make_maker
 from tests.support.inference.site import CHAT, MESSAGES, Site, content_of, events_of
 from tests.support.upstreams.recorded import BLOCKS, EVENTS, MESSAGE, STARTED
-from tests.support.upstreams.speaking import Upstream
+from tests.support.upstreams.speaking import ANSWERS, Upstream
 
 SEARCH: Final = {"type": "web_search", "max_uses": 3}
+GROUNDS: Final = {
+    "webSearchQueries": ["weather", "", "rain"],
+    "groundingChunks": [{"web": {"uri": "https://a.example", "title": "A"}}],
+    "groundingSupports": [{"segment": {"endIndex": 9}, "groundingChunkIndices": [0]}],
+}
 GROUNDED: Final[dict[str, Any]] = {
-    "candidates": [
-        {
-            "content": {"role": "model", "parts": [{"text": "It rains."}]},
-            "finishReason": "STOP",
-            "index": 0,
-            "groundingMetadata": {
-                "webSearchQueries": ["weather", "", "rain"],
-                "groundingChunks": [{"web": {"uri": "https://a.example", "title": "A"}}],
-                "groundingSupports": [
-                    {"segment": {"endIndex": 9}, "groundingChunkIndices": [0]},
-                ],
-            },
-        }
-    ],
+    **ANSWERS["gemini"],
+    "candidates": [{**ANSWERS["gemini"]["candidates"][0], "groundingMetadata": GROUNDS}],
     "usageMetadata": {"promptTokenCount": 150, "candidatesTokenCount": 40},
-    "modelVersion": "gemini-3.8-flash",
-    "responseId": "r-1",
 }
 MODELS: Final = {"anthropic": "claude-opus-5", "gemini": "gemini-3.8-flash"}
 RATES: Final = {"prompt": "0.000001", "completion": "0.000002", "web_search": "0.01"}
