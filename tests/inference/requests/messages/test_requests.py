@@ -70,10 +70,7 @@ def test_a_later_system_turn_stays_in_its_place() -> None:
 @pytest.mark.parametrize(
     ("block", "part"),
     [
-        (
-            PICTURE,
-            {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}},
-        ),
+        (PICTURE, {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}),
         (
             {"type": "image", "source": {"type": "url", "url": "https://x.test/a.png"}},
             {"type": "image_url", "image_url": {"url": "https://x.test/a.png"}},
@@ -353,14 +350,8 @@ def with_block(block: Any, role: str = "user") -> dict[str, Any]:
             {"messages": [{"role": "user", "content": "", "name": "Ada"}]},
             "messages[0].name: Unknown field.",
         ),
-        (
-            with_block({"type": "riddle"}),
-            "messages[0].content[0].type: Invalid value 'riddle'.",
-        ),
-        (
-            with_block(PICTURE, "assistant"),
-            "messages[0].content[0].type: Invalid value 'image'.",
-        ),
+        (with_block({"type": "riddle"}), "messages[0].content[0].type: Invalid value 'riddle'."),
+        (with_block(PICTURE, "assistant"), "messages[0].content[0].type: Invalid value 'image'."),
         (with_block({"type": "text"}), "messages[0].content[0].text: This field is required."),
         (with_block(text("x", bold=True)), "messages[0].content[0].bold: Unknown field."),
         (
@@ -374,10 +365,7 @@ def with_block(block: Any, role: str = "user") -> dict[str, Any]:
                 "image/gif or image/webp."
             ),
         ),
-        (
-            with_block(use(None), "assistant"),
-            "messages[0].content[0].id: Expected str, got null.",
-        ),
+        (with_block(use(None), "assistant"), "messages[0].content[0].id: Expected str, got null."),
         (
             with_block({"type": "tool_result"}),
             "messages[0].content[0].tool_use_id: This field is required.",
