@@ -281,17 +281,13 @@ def test_the_metadata_states_row_count_and_truncation(
 
 def test_the_default_limit_is_a_thousand_rows(management: APIClient, tenant: Tenant) -> None:
     made = make(tenant)
+    values = {field.attname: getattr(made, field.attname) for field in made._meta.fields}
     copies = [
-        Generation(**{**_values(made), "id": f"{made.pk}-{n}", "end_user": f"{n:04}"})
-        for n in range(1001)
+        Generation(**{**values, "id": f"{made.pk}-{n}", "end_user": f"{n:04}"}) for n in range(1001)
     ]
     Generation.objects.bulk_create(copies)
     for body, count in (({}, 1000), ({"limit": 10_000}, 1002)):
         assert len(rows(management, dimensions=["external_user"], **body)) == count
-
-
-def _values(generation: Generation) -> dict[str, Any]:
-    return {field.attname: getattr(generation, field.attname) for field in generation._meta.fields}
 
 
 def test_order_by_sorts_by_dimension_or_metric(management: APIClient, tenant: Tenant) -> None:

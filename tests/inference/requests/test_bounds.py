@@ -37,13 +37,10 @@ from tests.support.bodies.samples import BODIES as SAMPLES
 from tests.support.bodies.samples import make_wav
 from tests.support.database.snapshots import everything, unchanged
 from tests.support.inference.pictures import PNG
-from tests.support.inference.site import Site
+from tests.support.inference.site import CHAT, TEXT, Site
 from tests.support.suite.tiers import draw_examples
 
-CHAT: Final = "/api/v1/chat/completions"
-TEXT: Final = "/api/v1/completions"
 EMBEDDINGS: Final = "/api/v1/embeddings"
-SPEECH: Final = "/api/v1/audio/speech"
 TRANSCRIPTIONS: Final = "/api/v1/audio/transcriptions"
 REFUSED: Final = (400, 413, 422)
 JSON: Final = "application/json"

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 from django.db import connections
 
 from accounts.policy import Policy
@@ -173,16 +172,11 @@ def running(endpoint: PrivateEndpoint) -> int:
     return Meter.objects.get(subject_id=endpoint.pk).running
 
 
-def open_stream(site: Site, **fields: Any) -> requests.Response:
-    answer = site.post(site.chat_body("one two", stream=True, **fields), stream=True)
-    assert answer.status_code == 200, answer.text
-    return answer
-
-
 def test_requests_in_flight_are_counted_and_the_next_go_to_a_lower_priority(site: Site) -> None:
     main, spare = site.own("sim-gated"), site.own()
     pool(site, main, priority=1, max_in_flight=1)
-    with open_stream(site) as first:
+    with site.post(site.chat_body(stream=True), stream=True) as first:
+        assert first.status_code == 200, first.text
         assert running(main) == 1
         assert site.chat().status_code == 200
         explained = site.explain()

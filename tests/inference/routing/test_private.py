@@ -13,7 +13,7 @@ import requests
 from accounts.models import ApiKey, ByokCredential
 from accounts.policy import Fallback, Policy
 from billing.models import Meter
-from catalog.models import LanguageModel, ModelAlias
+from catalog.models import ModelAlias
 from catalog.visibility import EndpointFacts
 from endpoints.models import PrivateEndpoint
 from inference.models import Generation
@@ -299,11 +299,6 @@ def test_an_alias_and_the_models_of_a_preset_do_not_list(leak: Leak) -> None:
     assert leak.prompts_elsewhere() == 0
 
 
-def take_out(model: LanguageModel) -> None:
-    model.is_listed = False
-    model.save_fields("is_listed")
-
-
 @pytest.mark.parametrize("state", ["active", "deleted"])
 def test_a_private_model_that_left_the_catalogue_means_no_other_one(leak: Leak, state: str) -> None:
     falcon = leak.site.model
@@ -314,7 +309,8 @@ def test_a_private_model_that_left_the_catalogue_means_no_other_one(leak: Leak, 
         ModelAlias.objects.create(organization=owner, name=name, targets=targets)
     if state == "deleted":
         leak.private.remove()
-    take_out(falcon)
+    falcon.is_listed = False
+    falcon.save_fields("is_listed")
     for name in (falcon.slug, f"{falcon.slug}:nitro", falcon.canonical_slug):
         answer = leak.site.chat(model=name)
         error = answer.json()["error"]["metadata"]["error_type"]
