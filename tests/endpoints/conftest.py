@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from accounts.models import ByokCredential
 from catalog.models import LanguageModel, Provider
+from endpoints.models import PrivateEndpoint
 from tests.support import factories
+from tests.support.endpoints.creating import body_of
 from tests.support.endpoints.importing import PRICING
 from tests.support.factories import Tenant
 from tests.support.simulator.server import Simulator
@@ -51,13 +54,44 @@ def upstream(simulator: Simulator) -> Simulator:
 
 
 @pytest.fixture
+def make_draft(
+    tenant: Tenant, provider: Provider, credential: ByokCredential, upstream: Simulator
+) -> Callable[..., PrivateEndpoint]:
+    """Makes a draft of a model at the simulated upstream; the tenant has a credential for it."""
+
+    def make(model: LanguageModel, **fields: Any) -> PrivateEndpoint:
+        place = {"base_url": upstream.base_url, **fields}
+        return factories.make_draft(tenant, model, provider, **place)
+
+    return make
+
+
+@pytest.fixture
+def active(
+    tenant: Tenant,
+    model: LanguageModel,
+    provider: Provider,
+    credential: ByokCredential,
+    upstream: Simulator,
+) -> PrivateEndpoint:
+    """Returns an active endpoint, which calls of the simulated upstream have validated."""
+    return factories.make_active(tenant, model, provider, base_url=upstream.base_url)
+
+
+@pytest.fixture
 def request_body(model: LanguageModel, provider: Provider) -> dict[str, Any]:
     """Returns a create request that has the required fields only."""
-    return {
-        "model_permaslug": model.canonical_slug,
-        "provider_slug": provider.slug,
-        "upstream_model_id": "sim-echo",
-        "base_url": "https://llm.example.com/v1",
+    return body_of(model, provider)
+
+
+@pytest.fixture
+def activating(
+    request_body: dict[str, Any], tenant: Tenant, credential: ByokCredential, upstream: Simulator
+) -> dict[str, Any]:
+    """Returns a create request that activates its endpoint at the simulated upstream."""
+    return request_body | {
+        "base_url": upstream.base_url,
+        "activate": {"workspace_id": str(tenant.workspace.pk)},
     }
 
 

@@ -89,10 +89,9 @@ def test_connect_activates_private_endpoints(tenant: Tenant, upstream: Simulator
     assert not Provider.objects.exists()
     assert not ModelEndpoint.objects.exists()
     # Again: the key, the network and the authority are known, and nothing is new.
-    before = snapshots.everything()
-    again, _ = connect(arguments[0], *arguments[1:3], "--models", "sim-echo")
-    assert again == {**found, "network_allowed": None, "test": again["test"]}
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        again, _ = connect(arguments[0], *arguments[1:3], "--models", "sim-echo")
+        assert again == {**found, "network_allowed": None, "test": again["test"]}
 
 
 def test_a_model_of_the_catalogue_keeps_its_slug(tenant: Tenant, upstream: Simulator) -> None:
@@ -104,21 +103,19 @@ def test_a_model_of_the_catalogue_keeps_its_slug(tenant: Tenant, upstream: Simul
 
 
 def test_a_dry_run_stores_nothing(tenant: Tenant, upstream: Simulator) -> None:
-    before = snapshots.everything()
-    options = ("--allow", "--models", "sim-echo", "--dry-run")
-    found, _ = connect(*arguments_of(tenant, upstream, *options))
-    assert (found["endpoints"], found["test"]["status"]) == ([], 200)
-    assert found["models"] == ["acme/sim-echo"]
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        options = ("--allow", "--models", "sim-echo", "--dry-run")
+        found, _ = connect(*arguments_of(tenant, upstream, *options))
+        assert (found["endpoints"], found["test"]["status"]) == ([], 200)
+        assert found["models"] == ["acme/sim-echo"]
 
 
 def test_plain_http_is_refused_with_both_ways_out(tenant: Tenant) -> None:
-    before = snapshots.everything()
-    message = refuse("http://10.0.0.5:8000/v1", "--organization", str(tenant.organization.pk))
-    assert "https://" in message
-    assert "--ca FILE" in message
-    assert "leave --organization out" in message
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        message = refuse("http://10.0.0.5:8000/v1", "--organization", str(tenant.organization.pk))
+        assert "https://" in message
+        assert "--ca FILE" in message
+        assert "leave --organization out" in message
 
 
 def test_refusals_before_anything_is_stored(tenant: Tenant, upstream: Simulator) -> None:

@@ -1,21 +1,23 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from django.db import connection
 from rest_framework.test import APIClient
 
+from catalog.models import LanguageModel
 from endpoints.models import PrivateEndpoint, Validation
-from tests.support import factories
+from tests.support.endpoints.creating import ROUTE, assert_refused
+from tests.support.endpoints.validating import failed
 from tests.support.factories import Tenant
-from tests.support.simulator.server import Simulator
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def refuse() -> Iterator[object]:
+def refuse() -> Iterator[Callable[[str, str], None]]:
     """Yields a function that makes PostgreSQL refuse an operation on a table (disk full)."""
     made: list[str] = []
 
@@ -37,44 +39,24 @@ def refuse() -> Iterator[object]:
             cursor.execute(f"DROP TRIGGER test_refuse ON {table}")
 
 
-def create(tenant: Tenant, simulator: Simulator) -> object:
-    model, provider = factories.make_model(), factories.make_provider()
-    factories.make_credential(tenant, provider)
-    return factories.client(tenant.management_key).post(
-        "/api/v1/private-endpoints",
-        {
-            "model_permaslug": model.canonical_slug,
-            "provider_slug": provider.slug,
-            "upstream_model_id": "sim-echo",
-            "base_url": simulator.base_url,
-            "activate": {"workspace_id": str(tenant.workspace.pk)},
-        },
-    )
-
-
 def test_a_validation_that_cannot_be_stored_is_a_database_error(
-    simulator: Simulator, refuse: object
+    management: APIClient, activating: dict[str, Any], refuse: Callable[[str, str], None]
 ) -> None:
-    tenant = factories.make_tenant()
     refuse("endpoints_validation", "INSERT")
-    answer = create(tenant, simulator)
+    answer = management.post(ROUTE, activating)
     assert answer.status_code == 500
-    assert answer.json()["data"]["validation"]["checks"][-1] == {
-        "name": "database",
-        "passed": False,
-        "reason": "database_error",
-    }
+    check = answer.json()["data"]["validation"]["checks"][-1]
+    assert check == failed("database", "database_error")
     assert answer.json()["data"]["endpoint"]["status"] == "draft"
     assert PrivateEndpoint.objects.get().status == "draft"
     assert Validation.objects.count() == 0
 
 
 def test_an_activation_that_cannot_be_stored_keeps_the_draft(
-    simulator: Simulator, refuse: object
+    management: APIClient, activating: dict[str, Any], refuse: Callable[[str, str], None]
 ) -> None:
-    tenant = factories.make_tenant()
     refuse("endpoints_privateendpoint", "UPDATE OF activated_at")
-    answer = create(tenant, simulator)
+    answer = management.post(ROUTE, activating)
     assert answer.status_code == 500
     assert answer.json()["error"] == {
         "code": 500,
@@ -84,14 +66,13 @@ def test_an_activation_that_cannot_be_stored_keeps_the_draft(
     assert PrivateEndpoint.objects.get().status == "draft"
 
 
-def test_a_deleted_endpoint_cannot_be_validated(simulator: Simulator) -> None:
-    tenant = factories.make_tenant()
-    model, provider = factories.make_model(), factories.make_provider()
-    factories.make_credential(tenant, provider)
-    endpoint = factories.make_draft(tenant, model, provider, base_url=simulator.base_url)
-    management: APIClient = factories.client(tenant.management_key)
-    url = f"/api/v1/private-endpoints/{endpoint.pk}"
+def test_a_deleted_endpoint_cannot_be_validated(
+    management: APIClient,
+    tenant: Tenant,
+    make_draft: Callable[..., PrivateEndpoint],
+    model: LanguageModel,
+) -> None:
+    url = f"{ROUTE}/{make_draft(model).pk}"
     assert management.delete(url).status_code == 200
     answer = management.post(f"{url}/validate", {"workspace_id": str(tenant.workspace.pk)})
-    assert answer.status_code == 404
-    assert answer.json()["error"]["metadata"]["error_type"] == "endpoint_not_found"
+    assert_refused(answer, 404, "endpoint_not_found")

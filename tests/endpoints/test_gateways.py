@@ -43,6 +43,14 @@ model_list:
   - model_name: strange
     litellm_params: {model: openai/strange, api_key: sk-one-0123456789}
 """
+NO_LIMITS = (
+    "a private endpoint has no limits; those of keys and workspaces are in docs/rate-limits.md"
+)
+NOT_AGAIN = "its price, lengths, time limits and share: an entry before has the same endpoint"
+NO_PRICE = (
+    "the catalogue does not have the model, and the file lacks the price of a text model of the "
+    "organization's own"
+)
 
 
 @pytest.fixture
@@ -59,6 +67,13 @@ def falcon(db: None) -> Provider:
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "config.yaml"
     path.write_text(CONFIG)
+    return path
+
+
+def written(folder: Path, content: Any) -> Path:
+    """Writes another gateway's file; JSON is YAML too."""
+    path = folder / "config.json"
+    path.write_text(json.dumps(content))
     return path
 
 
@@ -82,40 +97,16 @@ def test_deployments_become_drafts_with_credentials(
     report = load(tenant.organization.pk, file)
     assert report["created"] == counts(1, 2, 2, 1)
     assert [(each["line"], each["name"], each["reason"]) for each in report["left_out"]] == [
-        (
-            3,
-            "ours",
-            (
-                "requests_per_minute: a private endpoint has no limits; those of keys and "
-                "workspaces are in docs/rate-limits.md"
-            ),
-        ),
-        (
-            9,
-            "ours",
-            "its price, lengths, time limits and share: an entry before has the same endpoint",
-        ),
-        (
-            21,
-            "strange",
-            (
-                "the catalogue does not have the model, and the file lacks the price of a text "
-                "model of the organization's own"
-            ),
-        ),
+        (3, "ours", f"requests_per_minute: {NO_LIMITS}"),
+        (9, "ours", NOT_AGAIN),
+        (21, "strange", NO_PRICE),
     ]
     public, own = PrivateEndpoint.objects.order_by("created_at")
-    assert (public.status, public.upstream_provider.slug, public.base_url) == (
-        "draft",
-        "openai",
-        "https://api.openai.com/v1",
-    )
+    assert (public.status, public.upstream_provider.slug) == ("draft", "openai")
+    assert public.base_url == "https://api.openai.com/v1"
     assert (public.headers_timeout, public.price.price.text("prompt")) == (20, "0.000001")
-    assert (own.status, own.upstream_provider.slug, own.upstream_model_id) == (
-        "draft",
-        "acme",
-        "own-falcon",
-    )
+    assert (own.status, own.upstream_provider.slug) == ("draft", "acme")
+    assert own.upstream_model_id == "own-falcon"
     assert own.price.price.text("prompt") == "0.000003"
     [provider] = PrivateProvider.objects.all()
     assert (provider.base_url, provider.is_keyless) == ("https://gpu.acme.example/v1", True)
@@ -134,10 +125,9 @@ def test_a_second_run_leaves_the_drafts_as_they_are(
     tenant: Tenant, falcon: Provider, file: Path
 ) -> None:
     first = load(tenant.organization.pk, file)
-    before = snapshots.everything()
-    second = load(tenant.organization.pk, file)
-    assert second == first | {"created": first["updated"], "unchanged": first["created"]}
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        second = load(tenant.organization.pk, file)
+        assert second == first | {"created": first["updated"], "unchanged": first["created"]}
 
 
 def test_of_two_imports_at_once_the_second_changes_nothing(
@@ -166,10 +156,9 @@ def test_two_organizations_import_at_once(
 
 
 def test_a_plan_changes_nothing(tenant: Tenant, falcon: Provider, file: Path) -> None:
-    before = snapshots.everything()
-    report = load(tenant.organization.pk, file, "--plan")
-    assert [row["fate"] for row in report["plan"]] == ["create"] * 6
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        report = load(tenant.organization.pk, file, "--plan")
+        assert [row["fate"] for row in report["plan"]] == ["create"] * 6
 
 
 def test_an_active_endpoint_is_left_alone(
@@ -179,14 +168,13 @@ def test_an_active_endpoint_is_left_alone(
     endpoint = PrivateEndpoint.objects.get(upstream_model_id="falcon-9")
     factories.make_validation(endpoint, ByokCredential.objects.earliest("sort_order"))
     endpoint.activate()
-    before = snapshots.everything()
-    dearer = tmp_path / "dearer.yaml"
-    dearer.write_text(CONFIG.replace("timeout: 20", "timeout: 21"))
-    report = load(tenant.organization.pk, dearer)
-    reasons = [each["reason"] for each in report["left_out"]]
-    assert "the endpoint is active; only a draft can be changed" in reasons
-    assert report["updated"] == counts(0, 0, 0, 0)
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        dearer = tmp_path / "dearer.yaml"
+        dearer.write_text(CONFIG.replace("timeout: 20", "timeout: 21"))
+        report = load(tenant.organization.pk, dearer)
+        reasons = [each["reason"] for each in report["left_out"]]
+        assert "the endpoint is active; only a draft can be changed" in reasons
+        assert report["updated"] == counts(0, 0, 0, 0)
 
 
 def test_each_of_several_accounts_serves_its_own_models(
@@ -194,21 +182,14 @@ def test_each_of_several_accounts_serves_its_own_models(
 ) -> None:
     model = factories.make_model("acme/hawk")
     factories.make_endpoint(model, falcon, upstream_model_id="hawk")
-    file = tmp_path / "config.yaml"
-    file.write_text(
-        json.dumps(
-            {
-                "model_list": [
-                    {
-                        "model_name": name,
-                        "litellm_params": {"model": f"openai/{name}", "api_key": f"sk-{name}-0123"},
-                    }
-                    for name in ("falcon-9", "hawk")
-                ]
-            }
-        )
-    )
-    load(tenant.organization.pk, file)
+    entries = [
+        {
+            "model_name": name,
+            "litellm_params": {"model": f"openai/{name}", "api_key": f"sk-{name}-0123"},
+        }
+        for name in ("falcon-9", "hawk")
+    ]
+    load(tenant.organization.pk, written(tmp_path, {"model_list": entries}))
     rows = ByokCredential.objects.order_by("sort_order")
     assert [(each.reveal().reveal(), each.allowed_models) for each in rows] == [
         ("sk-falcon-9-0123", ["acme/falcon-9"]),
@@ -219,7 +200,6 @@ def test_each_of_several_accounts_serves_its_own_models(
 def test_weights_and_priorities_become_those_of_the_pool(
     tenant: Tenant, falcon: Provider, tmp_path: Path
 ) -> None:
-    file = tmp_path / "config.json"
     shares = [{"weight": 3, "order": 1}, {"weight": 0.5, "order": 2}, {"weight": 0, "order": -1}]
     entries = [
         {
@@ -232,7 +212,7 @@ def test_weights_and_priorities_become_those_of_the_pool(
         }
         for number, share in enumerate(shares)
     ]
-    file.write_text(json.dumps({"model_list": entries}))
+    file = written(tmp_path, {"model_list": entries})
     report = load(tenant.organization.pk, file)
     assert [endpoint.settings["routing"] for endpoint in pool()] == [
         {"priority": 999, "weight": 3},
@@ -242,26 +222,20 @@ def test_weights_and_priorities_become_those_of_the_pool(
     assert [each["reason"] for each in report["left_out"]] == [
         f"litellm_params.{name}: {reason}" for name in ("weight", "weight", "order")
     ]
-    before = snapshots.everything()
-    assert load(tenant.organization.pk, file)["unchanged"]["private_endpoints"] == 3
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert load(tenant.organization.pk, file)["unchanged"]["private_endpoints"] == 3
 
 
 def test_weights_and_priorities_of_channels_become_those_of_the_pool(
     tenant: Tenant, falcon: Provider, tmp_path: Path
 ) -> None:
-    file = tmp_path / "channels.json"
     shares = [{"weight": 3, "priority": 10}, {"weight": 0, "priority": 0}, {"priority": -5}]
     channel = {"type": 8, "models": "falcon-9", "key": "sk-0123456789abcdef"}
-    file.write_text(
-        json.dumps(
-            [
-                {**channel, "base_url": f"https://gpu{number}.acme.example/v1", **share}
-                for number, share in enumerate(shares)
-            ]
-        )
-    )
-    report = load(tenant.organization.pk, file, source="new-api")
+    channels = [
+        {**channel, "base_url": f"https://gpu{number}.acme.example/v1", **share}
+        for number, share in enumerate(shares)
+    ]
+    report = load(tenant.organization.pk, written(tmp_path, channels), source="new-api")
     assert [endpoint.settings["routing"] for endpoint in pool()] == [{"priority": 10, "weight": 3}]
     assert [each["reason"].partition(":")[0] for each in report["left_out"]] == ["priority"]
 
@@ -273,19 +247,12 @@ def pool() -> list[PrivateEndpoint]:
 
 
 def test_an_unknown_model_with_a_price_becomes_the_organizations_own(
-    falcon: Provider, tmp_path: Path
+    falcon: Provider, file: Path
 ) -> None:
     # The catalogue has an author named as the other organization.
     tenant = factories.make_tenant("Own Team")
-    file = tmp_path / "config.yaml"
-    file.write_text(
-        CONFIG.replace(
-            "openai/strange,", "openai/strange, input_cost_per_token: 0.000001,"
-        ).replace(
-            "input_cost_per_token: 0.000001,",
-            "input_cost_per_token: 0.000001, output_cost_per_token: 0.000002,",
-        )
-    )
+    prices = "input_cost_per_token: 0.000001, output_cost_per_token: 0.000002"
+    file.write_text(CONFIG.replace("openai/strange,", f"openai/strange, {prices},"))
     first = load(tenant.organization.pk, file)
     assert first["created"] == counts(1, 3, 2, 2)
     endpoint = PrivateEndpoint.objects.get(upstream_model_id="strange")
@@ -293,9 +260,8 @@ def test_an_unknown_model_with_a_price_becomes_the_organizations_own(
     assert (endpoint.model.slug, endpoint.model.name) == (slug, "strange")
     assert endpoint.model.organization_id == tenant.organization.pk
     assert ModelAlias.objects.get(name="strange").targets == [slug]
-    before = snapshots.everything()
-    assert load(tenant.organization.pk, file)["unchanged"] == first["created"]
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert load(tenant.organization.pk, file)["unchanged"] == first["created"]
 
 
 def test_nothing_goes_to_another_organization(tenant: Tenant, falcon: Provider, file: Path) -> None:
@@ -307,19 +273,17 @@ def test_nothing_goes_to_another_organization(tenant: Tenant, falcon: Provider, 
 
 
 def test_an_unknown_organization_is_refused(db: None, file: Path) -> None:
-    before = snapshots.everything()
-    with pytest.raises(CommandError, match="There is no such organization") as caught:
-        load(uuid.uuid4(), file)
-    assert caught.value.returncode == 1
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        with pytest.raises(CommandError, match="There is no such organization") as caught:
+            load(uuid.uuid4(), file)
+        assert caught.value.returncode == 1
 
 
 def test_more_credentials_than_an_organization_may_have_change_nothing(
     tenant: Tenant, falcon: Provider, file: Path, settings: Any
 ) -> None:
     settings.ORGANIZATION_MAX_CREDENTIALS = 1
-    before = snapshots.everything()
-    with pytest.raises(CommandError) as caught:
-        load(tenant.organization.pk, file)
-    assert caught.value.returncode == 1
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        with pytest.raises(CommandError) as caught:
+            load(tenant.organization.pk, file)
+        assert caught.value.returncode == 1

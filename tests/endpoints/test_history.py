@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -11,33 +12,20 @@ from django.test.utils import CaptureQueriesContext
 from rest_framework.test import APIClient
 
 from accounts.models import ByokCredential
-from catalog.models import LanguageModel, Provider
+from catalog.models import LanguageModel
 from config.clocks.clock import clock
 from endpoints.models import PrivateEndpoint, Validation
 from endpoints.watch import watch
 from tests.support import factories
 from tests.support.database import snapshots
+from tests.support.endpoints.creating import ROUTE
 from tests.support.factories import Tenant
-from tests.support.simulator.server import Simulator
-
-ROUTE = "/api/v1/private-endpoints"
 
 
 @pytest.fixture
-def endpoint_id(
-    management: APIClient,
-    tenant: Tenant,
-    request_body: dict[str, Any],
-    credential: ByokCredential,
-    upstream: Simulator,
-) -> str:
+def endpoint_id(management: APIClient, activating: dict[str, Any]) -> str:
     """Returns the id of an endpoint that a request has created and activated."""
-    body = request_body | {
-        "base_url": upstream.base_url,
-        "declared_zdr": True,
-        "activate": {"workspace_id": str(tenant.workspace.pk)},
-    }
-    answer = management.post(ROUTE, body)
+    answer = management.post(ROUTE, activating | {"declared_zdr": True})
     assert answer.status_code == 201, answer.content
     created: str = answer.json()["data"]["id"]
     return created
@@ -73,10 +61,8 @@ def test_the_history_says_what_happened_and_who_did_it(
         "field": "settings.context_length", "was": 131072, "is": 4096, "difference": -126976,
     }  # fmt: skip
     assert changed["settings.reasoning.supported"]["is"] is False
-    assert (changed["settings.fallback"]["was"], changed["settings.fallback"]["is"]) == (
-        None,
-        "none",
-    )
+    fallback = changed["settings.fallback"]
+    assert (fallback["was"], fallback["is"]) == (None, "none")
     assert changed["pricing"]["is"]["prompt"] == "0.5"
     assert changed["timeouts.total"]["is"] == 9
     assert changes_of(history)[0] == [{"field": "status", "was": "active", "is": "disabled"}]
@@ -90,7 +76,7 @@ def test_the_history_says_what_happened_and_who_did_it(
 
 
 def test_drift_is_told_with_its_size_and_stays_after_recovery(
-    management: APIClient, tenant: Tenant, endpoint_id: str
+    management: APIClient, endpoint_id: str
 ) -> None:
     endpoint = PrivateEndpoint.objects.get(pk=endpoint_id)
     assert endpoint.validation is not None
@@ -119,9 +105,7 @@ def test_drift_is_told_with_its_size_and_stays_after_recovery(
     assert drifted == [(False, True), (True, False)]
 
 
-def test_the_history_is_read_page_by_page(
-    management: APIClient, tenant: Tenant, endpoint_id: str
-) -> None:
+def test_the_history_is_read_page_by_page(management: APIClient, endpoint_id: str) -> None:
     whole = read(management, endpoint_id)
     pages = [read(management, endpoint_id, f"?limit=1&offset={place}")["data"] for place in
              range(whole["total_count"] + 1)]  # fmt: skip
@@ -150,25 +134,23 @@ def test_strangers_inference_keys_and_deleted_endpoints_show_no_history(
     management: APIClient, inference: APIClient, endpoint_id: str
 ) -> None:
     stranger = factories.client(factories.make_tenant("Stranger").management_key)
-    before = snapshots.everything()
-    path = f"{ROUTE}/{endpoint_id}/history"
-    assert stranger.get(path).status_code == 404
-    assert inference.get(path).status_code == 403
-    assert management.get(f"{ROUTE}/x/history").status_code == 404
-    assert management.post(path, {}).status_code == 405
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        path = f"{ROUTE}/{endpoint_id}/history"
+        assert stranger.get(path).status_code == 404
+        assert inference.get(path).status_code == 403
+        assert management.get(f"{ROUTE}/x/history").status_code == 404
+        assert management.post(path, {}).status_code == 405
     assert management.delete(f"{ROUTE}/{endpoint_id}").status_code == 200
     assert management.get(path).status_code == 404
 
 
 def test_rows_of_earlier_releases_have_nobody(
     management: APIClient,
-    tenant: Tenant,
+    make_draft: Callable[..., PrivateEndpoint],
     model: LanguageModel,
-    provider: Provider,
     credential: ByokCredential,
 ) -> None:
-    endpoint = factories.make_draft(tenant, model, provider)
+    endpoint = make_draft(model)
     validation = factories.make_validation(endpoint, credential)
     Validation.objects.filter(pk=validation.pk).update(created_at=clock.now() - timedelta(days=1))
     history = read(management, str(endpoint.pk))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -36,10 +37,8 @@ def counts(report: Report) -> tuple[int, int, int]:
 
 def refusal(tenant: Tenant, data: bytes) -> list[str]:
     """Returns the problems of a refused file; asserts that the import changed nothing."""
-    before = snapshots.everything()
-    with pytest.raises(ImportRefused) as caught:
+    with snapshots.unchanged(), pytest.raises(ImportRefused) as caught:
         load_bytes(tenant, data)
-    assert snapshots.everything() == before
     return caught.value.problems
 
 
@@ -68,14 +67,10 @@ def test_an_imported_draft_equals_a_created_draft(
 ) -> None:
     load(tenant, row)
     imported = PrivateEndpoint.objects.get()
+    price = factories.make_price("0.0000005", "0.0000015")
+    declared = {"declared_region": "europe", "declared_zdr": True}
     created = factories.make_draft(
-        tenant,
-        model,
-        provider,
-        declared_region="europe",
-        declared_zdr=True,
-        price=factories.make_price("0.0000005", "0.0000015"),
-        by=imports.ACTOR,
+        tenant, model, provider, **declared, price=price, by=imports.ACTOR
     )
     own = {"id", "created_at", "updated_at", "price_id", "attestation_id"}
     (first, second) = (
@@ -153,9 +148,8 @@ def test_a_second_import_changes_nothing(
     tenant: Tenant, row: dict[str, Any], changes: dict[str, Any]
 ) -> None:
     load(tenant, row)
-    before = snapshots.everything()
-    assert counts(load(tenant, row | changes)) == (0, 0, 1)
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert counts(load(tenant, row | changes)) == (0, 0, 1)
 
 
 def test_null_counts_as_absent(tenant: Tenant, request_body: dict[str, Any]) -> None:
@@ -168,9 +162,8 @@ def test_fields_that_a_line_omits_stay_unchanged(
     tenant: Tenant, row: dict[str, Any], request_body: dict[str, Any]
 ) -> None:
     load(tenant, row)
-    before = snapshots.everything()
-    assert counts(load(tenant, request_body)) == (0, 0, 1)
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert counts(load(tenant, request_body)) == (0, 0, 1)
 
 
 def test_changed_declarations_update_a_draft(tenant: Tenant, row: dict[str, Any]) -> None:
@@ -220,11 +213,10 @@ def test_a_dry_run_reports_and_changes_nothing(
 ) -> None:
     if not is_first:
         load(tenant, row | {"declared_zdr": False})
-    before = snapshots.everything()
-    report = load(tenant, row, dry_run=True)
-    assert report.dry_run is True
-    assert counts(report) == ((1, 0, 0) if is_first else (0, 1, 0))
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        report = load(tenant, row, dry_run=True)
+        assert report.dry_run is True
+        assert counts(report) == ((1, 0, 0) if is_first else (0, 1, 0))
 
 
 @pytest.mark.parametrize("status", ["active", "disabled"])
@@ -237,9 +229,8 @@ def test_an_activated_endpoint_is_accepted_only_unchanged(
     endpoint.activate()
     if status == "disabled":
         endpoint.disable()
-    before = snapshots.everything()
-    assert counts(load(tenant, row)) == (0, 0, 1)
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert counts(load(tenant, row)) == (0, 0, 1)
     for changes in (
         {"declared_zdr": False},
         {"pricing": {"prompt": "1", "completion": "1"}},
@@ -315,26 +306,20 @@ INVISIBLE = "upstream_model_id: Must be visible text without control characters.
 NO_DECIMAL = "must be a decimal such as 0.0000005, below 1000000"
 FAULTS: list[tuple[dict[str, Any], list[str]]] = [
     ({"model_permaslug": "acme/none"}, ["There is no model 'acme/none' in the catalogue."]),
-    (
-        {"model_permaslug": "acme/falcon"},
-        ["model_permaslug: The permanent slug of 'acme/falcon' is 'acme/falcon-2026-01-01'."],
-    ),
+    ({"model_permaslug": "acme/falcon"}, [
+        "model_permaslug: The permanent slug of 'acme/falcon' is 'acme/falcon-2026-01-01'.",
+    ]),
     ({"provider_slug": "none"}, ["There is no provider 'none' in the catalogue."]),
     ({"base_url": None}, ["invalid_base_url: base_url is required for Acme AI."]),
-    (
-        {"provider_slug": "azure"},
-        [
-            "invalid_base_url: Azure takes its URL from the credential; leave base_url out.",
-        ],
-    ),
-    (
-        {"base_url": "http://llm.example.com"},
-        ["invalid_base_url: the URL must begin with https://"],
-    ),
-    (
-        {"base_url": "https://10.0.0.1"},
-        ["invalid_base_url: the address or the port of the URL is not allowed"],
-    ),
+    ({"provider_slug": "azure"}, [
+        "invalid_base_url: Azure takes its URL from the credential; leave base_url out.",
+    ]),
+    ({"base_url": "http://llm.example.com"}, [
+        "invalid_base_url: the URL must begin with https://",
+    ]),
+    ({"base_url": "https://10.0.0.1"}, [
+        "invalid_base_url: the address or the port of the URL is not allowed",
+    ]),
     ({"upstream_model_id": "a\nb"}, [INVISIBLE]),
     ({"model_permaslug": "a\u0085", "provider_slug": "\x7f"}, [
         f"model_permaslug {CONTROL}", f"provider_slug {CONTROL}",
@@ -441,8 +426,7 @@ def test_an_unlisted_model_is_accepted_for_a_stored_endpoint_only(
     tenant: Tenant, model: LanguageModel, provider: Provider, row: dict[str, Any]
 ) -> None:
     load(tenant, row)
-    model.is_listed = False
-    model.save_fields("is_listed")
+    model.delist()
     assert counts(load(tenant, row)) == (0, 0, 1)
     assert refusal(tenant, encoded(row | {"upstream_model_id": "other"})) == [
         "line 1: There is no model 'acme/falcon-2026-01-01' in the catalogue."
@@ -473,8 +457,7 @@ def test_an_export_is_imported_unchanged(
     active.activate()
     active.edit(fallback="none")
     factories.make_draft(tenant, model, provider, upstream_model_id="gone").remove()
-    provider.is_listed = False
-    provider.save_fields("is_listed")
+    provider.delist()
     data = b"".join(imports.export(tenant.organization.pk))
     assert [json.loads(line) for line in data.splitlines()][2:] == [
         {
@@ -509,9 +492,8 @@ def test_an_export_is_imported_unchanged(
             "settings": {**NO_SETTINGS, "fallback": "none"},
         },
     ]
-    before = snapshots.everything()
-    assert counts(load_bytes(tenant, data)) == (0, 0, 4)
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert counts(load_bytes(tenant, data)) == (0, 0, 4)
 
 
 def test_settings_travel_with_an_export(tenant: Tenant, row: dict[str, Any]) -> None:
@@ -540,29 +522,16 @@ def test_changed_settings_update_a_draft(tenant: Tenant, row: dict[str, Any]) ->
     ]
 
 
-def test_create_drafts_creates_all_or_none(
-    tenant: Tenant, model: LanguageModel, provider: Provider
-) -> None:
-    good = Draft(
-        model_permaslug=model.canonical_slug,
-        provider_slug=provider.slug,
-        upstream_model_id="sim-echo",
-        base_url="https://llm.example.com/v1",
-    )
-    bad = Draft(
-        model_permaslug="acme/none",
-        provider_slug=provider.slug,
-        upstream_model_id="sim-echo",
-        base_url="https://llm.example.com/v1",
-    )
-    before = snapshots.everything()
-    with pytest.raises(ModelNotFound):
-        PrivateEndpoint.objects.create_drafts(
-            organization_id=tenant.organization.pk, drafts=[good, bad]
-        )
-    limit = tenant.organization.private_endpoint_limit
-    with pytest.raises(EndpointLimitReached):
-        PrivateEndpoint.objects.create_drafts(
-            organization_id=tenant.organization.pk, drafts=[good] * (limit + 1)
-        )
-    assert snapshots.everything() == before
+def test_create_drafts_creates_all_or_none(tenant: Tenant, request_body: dict[str, Any]) -> None:
+    good = Draft(**request_body)
+    bad = replace(good, model_permaslug="acme/none")
+    with snapshots.unchanged():
+        with pytest.raises(ModelNotFound):
+            PrivateEndpoint.objects.create_drafts(
+                organization_id=tenant.organization.pk, drafts=[good, bad]
+            )
+        limit = tenant.organization.private_endpoint_limit
+        with pytest.raises(EndpointLimitReached):
+            PrivateEndpoint.objects.create_drafts(
+                organization_id=tenant.organization.pk, drafts=[good] * (limit + 1)
+            )

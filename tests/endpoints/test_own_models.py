@@ -19,14 +19,14 @@ from inference.admission.copies.organizations import load_organization
 from inference.admission.copies.whole import read_catalog_on_orm
 from tests.support import factories
 from tests.support.database import snapshots
-from tests.support.endpoints.creating import assert_refused
+from tests.support.endpoints.creating import KEY, assert_refused
+from tests.support.endpoints.creating import ROUTE as ENDPOINTS
 from tests.support.endpoints.importing import encoded, load_bytes
 from tests.support.factories import Tenant
 from tests.support.inference.site import Site
 from tests.support.simulator.server import Simulator
 
 ROUTE = "/api/v1/private-models"
-ENDPOINTS = "/api/v1/private-endpoints"
 SLUG = "rack/support-7b"
 ADDRESS = f"{ROUTE}/{SLUG}"
 PLAIN = ["max_tokens", "stop", "temperature", "top_p"]
@@ -56,6 +56,12 @@ def rack(site: Site) -> Iterator[Site]:
     site.upstream.is_keyless = True
     yield site
     site.upstream.is_keyless = False
+
+
+@pytest.fixture
+def manager(site: Site) -> APIClient:
+    """Returns a client with the management key of the site's tenant."""
+    return factories.client(site.tenant.management_key)
 
 
 def body_of(site: Site, **fields: Any) -> dict[str, Any]:
@@ -143,26 +149,20 @@ def test_a_model_is_spoken_to_as_its_base_is(tenant: Tenant) -> None:
 @pytest.mark.parametrize(
     ("fields", "status", "error_type", "named"),
     [
-        ({"slug": "acme/x"}, 400, "invalid_request", "slug: Must begin with 'rack/'"),
-        ({"slug": "rack"}, 400, "invalid_request", "slug: Must begin with 'rack/'"),
-        ({"slug": "Rack/x"}, 400, "invalid_request", "slug: Must begin with 'rack/'"),
-        ({"slug": "rack/"}, 400, "invalid_request", "slug"),
-        ({"slug": "rack/a/b"}, 400, "invalid_request", "slug"),
-        ({"slug": "rack/a:free"}, 400, "invalid_request", "slug"),
-        ({"slug": "rack/a b"}, 400, "invalid_request", "slug"),
-        ({"slug": "rack/-a"}, 400, "invalid_request", "slug"),
-        ({"slug": "rack/é"}, 400, "invalid_request", "slug"),
-        ({"slug": "rack/a\n"}, 400, "invalid_request", "slug"),
-        ({"slug": "rack/" + "a" * 251}, 400, "invalid_request", "slug"),
-        ({"slug": None}, 400, "invalid_request", "slug"),
-        ({"slug": 7}, 400, "invalid_request", "slug"),
-        ({"name": ""}, 400, "invalid_request", "name"),
-        ({"name": " \u3000"}, 400, "invalid_request", "name"),
-        ({"name": "x" * 256}, 400, "invalid_request", "name"),
-        ({"name": "a\u0000b"}, 400, "invalid_request", "name"),
-        ({"name": None}, 400, "invalid_request", "name"),
-        ({"base_model": ""}, 400, "invalid_request", "base_model"),
-        ({"base_model": 7}, 400, "invalid_request", "base_model"),
+        *(
+            ({"slug": slug}, 400, "invalid_request", "slug: Must begin with 'rack/'")
+            for slug in ("acme/x", "rack", "Rack/x")
+        ),
+        *(
+            ({name: value}, 400, "invalid_request", name)
+            for name, values in (
+                ("slug", ("rack/", "rack/a/b", "rack/a:free", "rack/a b", "rack/-a", "rack/é",
+                          "rack/a\n", "rack/" + "a" * 251, None, 7)),
+                ("name", ("", " \u3000", "x" * 256, "a\u0000b", None)),
+                ("base_model", ("", 7)),
+            )
+            for value in values
+        ),
         ({"base_model": "acme/none"}, 404, "model_not_found", "base_model"),
         ({"base_model": "acme/gone"}, 404, "model_not_found", "base_model"),
         ({"base_model": "other/secret"}, 404, "model_not_found", "base_model"),
@@ -170,7 +170,7 @@ def test_a_model_is_spoken_to_as_its_base_is(tenant: Tenant) -> None:
         ({"slug": "rack/taken"}, 409, "model_exists", "slug"),
         ({"slug": "rack/TAKEN"}, 409, "model_exists", "slug"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_model_is_refused_and_changes_nothing(
     management: APIClient,
     tenant: Tenant,
@@ -182,30 +182,27 @@ def test_a_wrong_model_is_refused_and_changes_nothing(
     factories.make_model("acme/gone", is_listed=False)
     create_own_model(factories.make_tenant("Other").organization.pk, "other/secret", "Secret")
     create_own_model(tenant.organization.pk, "rack/taken", "Taken")
-    before = snapshots.everything()
-    sent = {"slug": SLUG, "name": "Support 7B", **fields}
-    error = assert_refused(management.post(ROUTE, sent), status, error_type)
-    assert named in error["message"]
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        sent = {"slug": SLUG, "name": "Support 7B", **fields}
+        error = assert_refused(management.post(ROUTE, sent), status, error_type)
+        assert named in error["message"]
 
 
 @pytest.mark.parametrize("is_listed", [True, False])
 def test_an_author_of_the_catalogue_owns_its_slugs(management: APIClient, is_listed: bool) -> None:
     factories.make_model("RACK/falcon", is_listed=is_listed)
-    before = snapshots.everything()
-    refused = management.post(ROUTE, {"slug": SLUG, "name": "Support 7B"})
-    assert_refused(refused, 409, "model_exists")
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        refused = management.post(ROUTE, {"slug": SLUG, "name": "Support 7B"})
+        assert_refused(refused, 409, "model_exists")
 
 
 def test_slugs_never_change(management: APIClient, tenant: Tenant) -> None:
     create_own_model(tenant.organization.pk, SLUG, "Support")
-    before = snapshots.everything()
-    for fields in ({"slug": "rack/other"}, {"name": ""}, {"name": None}):
-        assert_refused(management.patch(ADDRESS, fields), 400, "invalid_request")
-    for base in (SLUG, "acme/none"):
-        assert_refused(management.patch(ADDRESS, {"base_model": base}), 404, "model_not_found")
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        for fields in ({"slug": "rack/other"}, {"name": ""}, {"name": None}):
+            assert_refused(management.patch(ADDRESS, fields), 400, "invalid_request")
+        for base in (SLUG, "acme/none"):
+            assert_refused(management.patch(ADDRESS, {"base_model": base}), 404, "model_not_found")
     tenant.organization.slug = "shelf"
     tenant.organization.save_fields("slug")
     assert management.get(ADDRESS).status_code == 200
@@ -265,21 +262,19 @@ def test_a_change_of_an_own_model_is_no_change_of_the_catalogue(tenant: Tenant) 
     assert read_catalog_on_orm().models == {}
 
 
-def test_a_model_and_its_endpoint_are_made_at_once(rack: Site) -> None:
+def test_a_model_and_its_endpoint_are_made_at_once(rack: Site, manager: APIClient) -> None:
     activate(rack)
     answer = rack.chat("one two", model=SLUG)
     assert answer.status_code == 200, answer.text
     assert (answer.json()["model"], answer.json()["provider"]) == (SLUG, "My Rack")
     assert rack.settled().model == SLUG
-    manager = factories.client(rack.tenant.management_key)
     assert manager.get(ADDRESS).json()["data"]["name"] == "Support 7B"
 
 
-def test_lists_of_the_owner_show_a_model_that_is_served(rack: Site) -> None:
+def test_lists_of_the_owner_show_a_model_that_is_served(rack: Site, manager: APIClient) -> None:
     rack.publish()
     endpoint = activate(rack)
     owner = factories.client(rack.tenant.api_key)
-    manager = factories.client(rack.tenant.management_key)
     other = factories.client(factories.make_tenant("Other").management_key)
     for client in (owner, manager):
         assert SLUG in ids_of(client.get("/api/v1/models"))
@@ -387,22 +382,18 @@ def test_to_others_a_model_is_an_unknown_one(rack: Site) -> None:
     ],
 )
 def test_a_refused_endpoint_leaves_no_model(
-    rack: Site, fields: dict[str, Any], status: int, error_type: str
+    rack: Site, fields: dict[str, Any], status: int, error_type: str, manager: APIClient
 ) -> None:
-    manager = factories.client(rack.tenant.management_key)
-    before = snapshots.everything()
-    refused = manager.post(ENDPOINTS, body_of(rack, **fields))
-    assert refused.status_code == status, refused.content
-    assert refused.json()["error"]["metadata"]["error_type"] == error_type
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        refused = manager.post(ENDPOINTS, body_of(rack, **fields))
+        assert refused.status_code == status, refused.content
+        assert refused.json()["error"]["metadata"]["error_type"] == error_type
 
 
-def test_a_repeated_create_makes_one_model(rack: Site) -> None:
-    manager = factories.client(rack.tenant.management_key)
+def test_a_repeated_create_makes_one_model(rack: Site, manager: APIClient) -> None:
     body = body_of(rack)
     del body["activate"]
-    first = manager.post(ENDPOINTS, body, headers={"Idempotency-Key": "order-1"})
-    again = manager.post(ENDPOINTS, body, headers={"Idempotency-Key": "order-1"})
+    first, again = (manager.post(ENDPOINTS, body, headers=KEY) for _ in range(2))
     assert (first.status_code, again.status_code) == (201, 201)
     assert first.json() == again.json()
     assert_refused(manager.post(ENDPOINTS, body), 409, "model_exists")
@@ -425,18 +416,16 @@ def test_of_two_concurrent_creates_one_makes_the_model(
     assert LanguageModel.objects.owned_by(rack.tenant.organization.pk).count() == 1
 
 
-def test_a_model_in_use_stays(rack: Site) -> None:
+def test_a_model_in_use_stays(rack: Site, manager: APIClient) -> None:
     factories.make_model("acme/base")
     endpoint = activate(rack)
-    manager = factories.client(rack.tenant.management_key)
-    before = snapshots.everything()
-    for response in (
-        manager.delete(ADDRESS),
-        manager.patch(ADDRESS, {"name": "Other", "base_model": "acme/base"}),
-    ):
-        error = assert_refused(response, 409, "model_in_use")
-        assert error["metadata"]["endpoint_id"] == endpoint
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        for response in (
+            manager.delete(ADDRESS),
+            manager.patch(ADDRESS, {"name": "Other", "base_model": "acme/base"}),
+        ):
+            error = assert_refused(response, 409, "model_in_use")
+            assert error["metadata"]["endpoint_id"] == endpoint
     assert manager.patch(ADDRESS, {"name": "Other", "base_model": None}).status_code == 200
     assert manager.post(f"{ENDPOINTS}/{endpoint}/disable").status_code == 200
     assert manager.patch(ADDRESS, {"base_model": "acme/base"}).status_code == 200
@@ -445,14 +434,13 @@ def test_a_model_in_use_stays(rack: Site) -> None:
     assert manager.delete(ADDRESS).status_code == 200
 
 
-def test_a_later_model_of_the_catalogue_captures_no_slug(rack: Site) -> None:
+def test_a_later_model_of_the_catalogue_captures_no_slug(rack: Site, manager: APIClient) -> None:
     """A prompt for an own model reaches the own deployment, or nobody."""
     endpoint = activate(rack)
     public = factories.make_model(SLUG)
     provider = rack.another_provider("captor")
     rack.publish(model=public, provider=provider)
     rack.tenant.organization.edit(fallback="any")
-    manager = factories.client(rack.tenant.management_key)
     other = factories.make_tenant("Other")
     rack.upstream.is_keyless = False
     assert rack.post(rack.chat_body("x", model=SLUG), key=other.api_key).status_code == 200
@@ -478,9 +466,8 @@ def test_a_later_model_of_the_catalogue_captures_no_slug(rack: Site) -> None:
     assert rack.chat("one two", model=SLUG).json()["provider"] == "Captor"
 
 
-def test_a_deleted_model_may_come_back(rack: Site) -> None:
+def test_a_deleted_model_may_come_back(rack: Site, manager: APIClient) -> None:
     endpoint = activate(rack)
-    manager = factories.client(rack.tenant.management_key)
     manager.delete(f"{ENDPOINTS}/{endpoint}")
     assert manager.delete(ADDRESS).status_code == 200
     assert_refused_as_unknown(rack)
@@ -530,10 +517,9 @@ def test_an_import_makes_models_once(tenant: Tenant) -> None:
     [own] = LanguageModel.objects.owned_by(tenant.organization.pk)
     assert (own.slug, own.base_model) == (SLUG, "acme/falcon-2026-01-01")
     assert {each.model for each in PrivateEndpoint.objects.all()} == {own}
-    before = snapshots.everything()
-    exported = b"".join(imports.export(tenant.organization.pk))
-    assert load_bytes(tenant, exported).unchanged == {"private_endpoints": 2}
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        exported = b"".join(imports.export(tenant.organization.pk))
+        assert load_bytes(tenant, exported).unchanged == {"private_endpoints": 2}
 
 
 @pytest.mark.parametrize(
@@ -558,8 +544,7 @@ def test_an_import_with_a_wrong_model_changes_nothing(
     factories.make_provider("acme")
     factories.make_model("acme/falcon")
     create_own_model(tenant.organization.pk, "rack/taken", "Taken")
-    before = snapshots.everything()
-    with pytest.raises(ImportRefused) as caught:
-        load_bytes(tenant, encoded(*lines))
-    assert caught.value.problems[0].startswith(problem)
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        with pytest.raises(ImportRefused) as caught:
+            load_bytes(tenant, encoded(*lines))
+        assert caught.value.problems[0].startswith(problem)

@@ -11,6 +11,7 @@ from rest_framework.test import APIClient
 from accounts.admin.credentials import ByokAddForm
 from accounts.models import ByokCredential
 from accounts.policy import Policy
+from catalog.models import Provider
 from catalog.visibility import exclusions
 from config.credentials import Secret
 from endpoints.models import PrivateEndpoint, PrivateProvider
@@ -18,12 +19,12 @@ from inference.admission.copies.organizations import load_organization
 from inference.admission.copies.whole import read_catalog_on_orm
 from tests.support import factories
 from tests.support.database import snapshots
+from tests.support.endpoints.creating import ROUTE as ENDPOINTS
 from tests.support.endpoints.creating import assert_refused
 from tests.support.factories import Tenant
 from tests.support.inference.site import Site
 
 ROUTE = "/api/v1/private-providers"
-ENDPOINTS = "/api/v1/private-endpoints"
 OWN = {"name": "Acme Inference", "base_url": "https://llm.example.com/v1"}
 
 
@@ -95,16 +96,11 @@ def test_the_slug_comes_from_the_name(
 @pytest.mark.parametrize(
     ("fields", "status", "error_type"),
     [
-        ({"name": "a"}, 400, "invalid_request"),
-        ({"name": "x" * 65}, 400, "invalid_request"),
-        ({"name": "a/b"}, 400, "invalid_request"),
-        ({"name": "  "}, 400, "invalid_request"),
-        ({"name": "a."}, 400, "invalid_request"),
-        ({"name": None}, 400, "invalid_request"),
-        ({"slug": "A"}, 400, "invalid_request"),
-        ({"slug": "a--b"}, 400, "invalid_request"),
-        ({"slug": "-ab"}, 400, "invalid_request"),
-        ({"slug": "a"}, 400, "invalid_request"),
+        *(
+            ({"name": name}, 400, "invalid_request")
+            for name in ("a", "x" * 65, "a/b", "  ", "a.", None)
+        ),
+        *(({"slug": slug}, 400, "invalid_request") for slug in ("A", "a--b", "-ab", "a")),
         ({"data_policy": {}}, 400, "invalid_request"),
         ({"base_url": "http://llm.example.com/v1"}, 422, "invalid_base_url"),
         ({"base_url": "https://10.0.0.1/v1"}, 422, "invalid_base_url"),
@@ -117,25 +113,19 @@ def test_the_slug_comes_from_the_name(
     ],
 )
 def test_a_wrong_provider_is_refused_and_changes_nothing(
-    management: APIClient,
-    tenant: Tenant,
-    fields: dict[str, Any],
-    status: int,
-    error_type: str,
+    management: APIClient, tenant: Tenant, fields: dict[str, Any], status: int, error_type: str
 ) -> None:
     factories.make_provider("acme", name="Acme AI")
     make_own(tenant)
-    before = snapshots.everything()
-    assert_refused(create(management, **fields), status, error_type)
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert_refused(create(management, **fields), status, error_type)
 
 
 def test_names_never_change(management: APIClient, tenant: Tenant) -> None:
     make_own(tenant)
-    before = snapshots.everything()
-    for fields in ({"name": "Other"}, {"slug": "other"}, {"display_name": ""}):
-        assert_refused(management.patch(f"{ROUTE}/my-rack", fields), 400, "invalid_request")
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        for fields in ({"name": "Other"}, {"slug": "other"}, {"display_name": ""}):
+            assert_refused(management.patch(f"{ROUTE}/my-rack", fields), 400, "invalid_request")
 
 
 def body_of(site: Site, **fields: Any) -> dict[str, Any]:
@@ -145,6 +135,12 @@ def body_of(site: Site, **fields: Any) -> dict[str, Any]:
         "upstream_model_id": "sim-echo",
         **fields,
     }
+
+
+@pytest.fixture
+def manager(site: Site) -> APIClient:
+    """Returns a client with the management key of the site's tenant."""
+    return factories.client(site.tenant.management_key)
 
 
 @pytest.fixture
@@ -160,12 +156,24 @@ def activate(site: Site, manager: APIClient, **fields: Any) -> Any:
     return manager.post(ENDPOINTS, body)
 
 
+def store_key(manager: APIClient) -> None:
+    """Stores a secret for the private provider."""
+    key = {"provider": "my-rack", "key": "own-secret-0123456789"}
+    stored = manager.post("/api/v1/byok", key)
+    assert stored.status_code == 201, stored.content
+
+
+def make_keyless(provider: Provider) -> None:
+    provider.is_keyless = True
+    provider.sealed_credential = None
+    provider.save_fields("is_keyless", "sealed_credential")
+
+
 def test_an_endpoint_under_a_keyless_provider_inherits_its_address(
-    open_site: Site,
+    open_site: Site, manager: APIClient
 ) -> None:
     site = open_site
     make_own(site.tenant, base_url=site.upstream.base_url, is_keyless=True)
-    manager = factories.client(site.tenant.management_key)
     created = activate(site, manager)
     assert created.status_code == 201, created.content
     assert created.json()["data"]["provider_name"] == "My Rack"
@@ -182,13 +190,12 @@ def test_an_endpoint_under_a_keyless_provider_inherits_its_address(
     assert {"name": "byok_key", "passed": True} in checks.checks
 
 
-def test_an_endpoint_under_a_provider_uses_its_organizations_key(site: Site) -> None:
+def test_an_endpoint_under_a_provider_uses_its_organizations_key(
+    site: Site, manager: APIClient
+) -> None:
     make_own(site.tenant, base_url=site.upstream.base_url)
-    manager = factories.client(site.tenant.management_key)
     assert activate(site, manager).status_code == 422
-    key = {"provider": "my-rack", "key": "own-secret-0123456789"}
-    stored = manager.post("/api/v1/byok", key)
-    assert stored.status_code == 201, stored.content
+    store_key(manager)
     assert activate(site, manager).status_code == 201
     site.upstream.clear()
     assert site.chat("one two").status_code == 200
@@ -201,11 +208,10 @@ def test_an_endpoint_under_a_provider_uses_its_organizations_key(site: Site) -> 
 
 
 def test_endpoints_of_a_private_provider_keep_and_train_on_nothing(
-    open_site: Site,
+    open_site: Site, manager: APIClient
 ) -> None:
     site = open_site
     make_own(site.tenant, base_url=site.upstream.base_url, is_keyless=True)
-    manager = factories.client(site.tenant.management_key)
     assert activate(site, manager).status_code == 201
     own = load_organization(site.tenant.organization.pk).resolve(read_catalog_on_orm())
     [[route]] = own.routes.values()
@@ -229,25 +235,21 @@ def test_null_takes_the_address_of_the_provider(management: APIClient, tenant: T
     assert draft.base_url == elsewhere
 
 
-def test_a_provider_in_use_stays(
-    open_site: Site,
-) -> None:
+def test_a_provider_in_use_stays(open_site: Site, manager: APIClient) -> None:
     site = open_site
     provider = make_own(site.tenant, base_url=site.upstream.base_url, is_keyless=True)
-    manager = factories.client(site.tenant.management_key)
     created = activate(site, manager).json()["data"]
-    before = snapshots.everything()
-    address = f"{ROUTE}/my-rack"
-    elsewhere = {"base_url": "https://other.example.com/v1"}
-    for response in (
-        manager.delete(address),
-        manager.patch(address, elsewhere),
-        manager.patch(address, {"base_url": None}),
-        manager.patch(address, {"keyless": False}),
-    ):
-        error = assert_refused(response, 409, "provider_in_use")
-        assert error["metadata"]["endpoint_id"] == created["id"]
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        address = f"{ROUTE}/my-rack"
+        elsewhere = {"base_url": "https://other.example.com/v1"}
+        for response in (
+            manager.delete(address),
+            manager.patch(address, elsewhere),
+            manager.patch(address, {"base_url": None}),
+            manager.patch(address, {"keyless": False}),
+        ):
+            error = assert_refused(response, 409, "provider_in_use")
+            assert error["metadata"]["endpoint_id"] == created["id"]
     assert manager.post(f"{ENDPOINTS}/{created['id']}/disable").status_code == 200
     assert manager.patch(address, elsewhere).status_code == 200
     assert manager.delete(address).status_code == 409
@@ -257,12 +259,9 @@ def test_a_provider_in_use_stays(
     assert provider.deleted_at is not None
 
 
-def test_a_changed_address_makes_a_validation_stale(
-    open_site: Site,
-) -> None:
+def test_a_changed_address_makes_a_validation_stale(open_site: Site, manager: APIClient) -> None:
     site = open_site
     provider = make_own(site.tenant, base_url=site.upstream.base_url, is_keyless=True)
-    manager = factories.client(site.tenant.management_key)
     draft = manager.post(ENDPOINTS, body_of(site)).json()["data"]["id"]
     where = {"workspace_id": str(site.tenant.workspace.pk)}
     assert manager.post(f"{ENDPOINTS}/{draft}/validate", where).json()["data"]["passed"] is True
@@ -271,26 +270,23 @@ def test_a_changed_address_makes_a_validation_stale(
     assert_refused(refused, 409, "validation_stale")
 
 
-def test_an_endpoint_needs_an_address_of_its_own_where_the_provider_has_none(site: Site) -> None:
+def test_an_endpoint_needs_an_address_of_its_own_where_the_provider_has_none(
+    site: Site, manager: APIClient
+) -> None:
     make_own(site.tenant)
-    manager = factories.client(site.tenant.management_key)
-    before = snapshots.everything()
-    assert_refused(manager.post(ENDPOINTS, body_of(site)), 422, "invalid_base_url")
+    with snapshots.unchanged():
+        assert_refused(manager.post(ENDPOINTS, body_of(site)), 422, "invalid_base_url")
     other = factories.client(factories.make_tenant("Other").management_key)
-    before = snapshots.everything()
-    foreign = body_of(site, base_url="https://llm.example.com/v1")
-    assert_refused(other.post(ENDPOINTS, foreign), 404, "provider_not_found")
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        foreign = body_of(site, base_url="https://llm.example.com/v1")
+        assert_refused(other.post(ENDPOINTS, foreign), 404, "provider_not_found")
     assert manager.post(ENDPOINTS, foreign).status_code == 201
 
 
-def test_a_later_provider_of_the_catalogue_captures_no_slug(site: Site) -> None:
+def test_a_later_provider_of_the_catalogue_captures_no_slug(site: Site, manager: APIClient) -> None:
     """The slug, and the secret that is stored for it, stay those of the organization."""
     make_own(site.tenant, base_url=site.upstream.base_url)
-    manager = factories.client(site.tenant.management_key)
-    key = {"provider": "my-rack", "key": "own-secret-0123456789"}
-    stored = manager.post("/api/v1/byok", key)
-    assert stored.status_code == 201, stored.content
+    store_key(manager)
     captor = site.another_provider("my-rack")
     other = factories.make_model("acme/other")
     site.publish(model=other, provider=captor)
@@ -302,29 +298,25 @@ def test_a_later_provider_of_the_catalogue_captures_no_slug(site: Site) -> None:
 
 
 def test_a_private_endpoint_at_a_keyless_catalogue_provider_needs_no_key(
-    open_site: Site,
+    open_site: Site, manager: APIClient
 ) -> None:
     site = open_site
-    site.provider.is_keyless = True
-    site.provider.sealed_credential = None
-    site.provider.save_fields("is_keyless", "sealed_credential")
-    manager = factories.client(site.tenant.management_key)
+    make_keyless(site.provider)
     body = {"provider_slug": site.provider.slug, "base_url": site.upstream.base_url}
     assert activate(site, manager, **body).status_code == 201
     assert site.chat("one two").status_code == 200
 
 
-def test_a_keyless_server_is_sent_no_credential_of_an_organization(open_site: Site) -> None:
+def test_a_keyless_server_is_sent_no_credential_of_an_organization(
+    open_site: Site, manager: APIClient
+) -> None:
     site = open_site
     factories.make_credential(site.tenant, site.provider, "key-of-the-organization")
-    site.provider.is_keyless = True
-    site.provider.sealed_credential = None
-    site.provider.save_fields("is_keyless", "sealed_credential")
+    make_keyless(site.provider)
     site.publish()
     assert site.chat("one two").status_code == 200
     [request] = site.dialled()
     assert "authorization" not in request.headers
-    manager = factories.client(site.tenant.management_key)
     own = {"name": "Rack", "base_url": site.upstream.base_url, "keyless": True}
     assert manager.post(ROUTE, own).status_code == 201
     for slug in ("rack", site.provider.slug):

@@ -9,13 +9,13 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from accounts.models import ByokCredential
-from catalog.models import Provider
 from config.credentials import Secret
-from endpoints import rotation, validation
+from endpoints import rotation
 from endpoints.models import PrivateEndpoint, Validation, ValidationStale
 from endpoints.rotation import RotationRefused
 from tests.support import factories
 from tests.support.database.locks import waiting
+from tests.support.endpoints.validating import validate
 from tests.support.factories import Tenant
 from tests.support.simulator.server import Simulator
 
@@ -24,19 +24,6 @@ pytestmark = pytest.mark.django_db
 NEW = Secret("another-credential-0123456789")
 # The simulated provider refuses keys with the prefix "bad".
 BAD = Secret("bad-credential-0123456789")
-
-
-@pytest.fixture
-def credential(tenant: Tenant) -> ByokCredential:
-    return factories.make_credential(tenant, factories.make_provider("acme"))
-
-
-@pytest.fixture
-def active(tenant: Tenant, credential: ByokCredential, simulator: Simulator) -> PrivateEndpoint:
-    provider = Provider.objects.get(slug=credential.provider_slug)
-    return factories.make_active(
-        tenant, factories.make_model(), provider, base_url=simulator.base_url
-    )
 
 
 def test_dependants_are_the_endpoints_validated_with_the_credential(
@@ -49,10 +36,10 @@ def test_dependants_are_the_endpoints_validated_with_the_credential(
 
 
 def test_rotation_makes_the_validations_of_dependants_stale(
-    tenant: Tenant, credential: ByokCredential, active: PrivateEndpoint, simulator: Simulator
+    tenant: Tenant, credential: ByokCredential, active: PrivateEndpoint
 ) -> None:
-    draft = factories.make_draft(tenant, active.model, active.provider, base_url=simulator.base_url)
-    assert validation.run(draft, workspace_id=tenant.workspace.pk).passed
+    draft = factories.make_draft(tenant, active.model, active.provider, base_url=active.base_url)
+    assert validate(draft).passed
     assert rotation.rotate(credential, NEW) == []
     with pytest.raises(ValidationStale):
         draft.activate()
@@ -61,8 +48,8 @@ def test_rotation_makes_the_validations_of_dependants_stale(
 def test_rotation_with_revalidation_keeps_dependants_current(
     tenant: Tenant, credential: ByokCredential, active: PrivateEndpoint, simulator: Simulator
 ) -> None:
-    draft = factories.make_draft(tenant, active.model, active.provider, base_url=simulator.base_url)
-    assert validation.run(draft, workspace_id=tenant.workspace.pk).passed
+    draft = factories.make_draft(tenant, active.model, active.provider, base_url=active.base_url)
+    assert validate(draft).passed
     simulator.clear()
     made = rotation.rotate(credential, NEW, revalidate=True)
     assert [found.outcome for found in made] == ["passed", "passed"]
@@ -81,7 +68,6 @@ def test_rotation_locks_dependants_in_the_lock_order_of_admission(
     tenant: Tenant,
     credential: ByokCredential,
     active: PrivateEndpoint,
-    simulator: Simulator,
     eventually: Callable[[Callable[[], bool]], None],
 ) -> None:
     other = factories.make_active(tenant, active.model, active.provider, base_url=active.base_url)
@@ -111,10 +97,7 @@ def test_rotation_with_a_secret_that_fails_changes_nothing(
     count = Validation.objects.count()
     with pytest.raises(RotationRefused) as caught:
         rotation.rotate(credential, BAD, revalidate=True)
-    assert caught.value.metadata == {
-        "endpoint_id": str(active.pk),
-        "reason": "upstream_error",
-    }
+    assert caught.value.metadata == {"endpoint_id": str(active.pk), "reason": "upstream_error"}
     credential.refresh_from_db()
     assert (credential.version, credential.reveal()) == (1, before)
     assert Validation.objects.count() == count

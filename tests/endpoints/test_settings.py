@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
-from accounts.models import ByokCredential
 from catalog.models import LanguageModel, Provider
 from endpoints.models import PrivateEndpoint, Validation
 from inference.admission.copies.organizations import load_organization
@@ -15,11 +14,9 @@ from inference.admission.copies.whole import read_catalog_on_orm
 from inference.routing.routes import Route
 from tests.support import factories
 from tests.support.database import snapshots
-from tests.support.endpoints.creating import assert_refused, post
+from tests.support.endpoints.creating import ROUTE, assert_refused, post
 from tests.support.factories import Tenant
-from tests.support.simulator.server import Simulator
 
-ROUTE = "/api/v1/private-endpoints"
 SENT = {
     "completions": {"chat": True, "text": False},
     "context_length": 8_192,
@@ -38,17 +35,6 @@ SENT = {
     "routing": {"priority": 1, "weight": 5, "max_in_flight": 8},
     "fallback": "none",
 }
-
-
-@pytest.fixture
-def active(
-    tenant: Tenant,
-    model: LanguageModel,
-    provider: Provider,
-    credential: ByokCredential,
-    upstream: Simulator,
-) -> PrivateEndpoint:
-    return factories.make_active(tenant, model, provider, base_url=upstream.base_url)
 
 
 def shown(management: APIClient, endpoint_id: object) -> dict[str, Any]:
@@ -153,10 +139,9 @@ def test_a_patch_changes_only_what_it_names_and_null_takes_it_away(
 
 
 def test_an_empty_patch_changes_nothing(management: APIClient, active: PrivateEndpoint) -> None:
-    before = snapshots.everything()
-    for body in ({}, {"settings": {}}, {"settings": None}):
-        assert patch(management, active, **body).status_code == 200
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        for body in ({}, {"settings": {}}, {"settings": None}):
+            assert patch(management, active, **body).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -173,12 +158,11 @@ def test_settings_that_fit_nothing_are_refused_by_name(
     management: APIClient, active: PrivateEndpoint, settings: dict[str, Any], field: str
 ) -> None:
     PrivateEndpoint.objects.filter(pk=active.pk).update(tested_parameters=["seed"])
-    before = snapshots.everything()
-    response = patch(management, active, settings=settings, declared_parameters=["stop"])
-    error = assert_refused(response, 400, "settings_invalid")
-    assert list(error["metadata"]["fields"]) == [field]
-    assert error["message"].startswith(f"settings_invalid: {field}: ")
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        response = patch(management, active, settings=settings, declared_parameters=["stop"])
+        error = assert_refused(response, 400, "settings_invalid")
+        assert list(error["metadata"]["fields"]) == [field]
+        assert error["message"].startswith(f"settings_invalid: {field}: ")
 
 
 @pytest.mark.parametrize(
@@ -205,10 +189,9 @@ def test_settings_that_fit_nothing_are_refused_by_name(
 def test_settings_of_a_wrong_shape_are_refused_by_name(
     management: APIClient, active: PrivateEndpoint, settings: dict[str, Any], field: str
 ) -> None:
-    before = snapshots.everything()
-    error = assert_refused(patch(management, active, settings=settings), 400, "invalid_request")
-    assert list(error["metadata"]["fields"]) == [field]
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        error = assert_refused(patch(management, active, settings=settings), 400, "invalid_request")
+        assert list(error["metadata"]["fields"]) == [field]
 
 
 @pytest.mark.parametrize(
@@ -219,14 +202,13 @@ def test_settings_of_a_wrong_shape_are_refused_by_name(
 def test_an_upstream_field_of_an_active_endpoint_refuses_the_whole_patch(
     management: APIClient, active: PrivateEndpoint, change: dict[str, Any]
 ) -> None:
-    before = snapshots.everything()
-    more = {
-        "settings": {"context_length": 4_096},
-        "declared_parameters": ["seed"],
-        "pricing": {"prompt": "1", "completion": "1"},
-    }
-    assert_refused(patch(management, active, **more, **change), 409, "already_active")
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        more = {
+            "settings": {"context_length": 4_096},
+            "declared_parameters": ["seed"],
+            "pricing": {"prompt": "1", "completion": "1"},
+        }
+        assert_refused(patch(management, active, **more, **change), 409, "already_active")
 
 
 def test_declared_parameters_are_replaced_by_patch_and_put(
@@ -255,15 +237,14 @@ def test_put_parameters_needs_them(
 def test_a_choice_of_tools_needs_tools(
     management: APIClient, active: PrivateEndpoint, request_body: dict[str, Any]
 ) -> None:
-    before = snapshots.everything()
-    alone = {"declared_parameters": ["tool_choice"]}
-    for response in (
-        patch(management, active, **alone, settings={"string_content": True}),
-        management.put(f"{ROUTE}/{active.pk}/parameters", alone),
-        post(management, request_body | alone),
-    ):
-        assert_refused(response, 400, "parameters_invalid")
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        alone = {"declared_parameters": ["tool_choice"]}
+        for response in (
+            patch(management, active, **alone, settings={"string_content": True}),
+            management.put(f"{ROUTE}/{active.pk}/parameters", alone),
+            post(management, request_body | alone),
+        ):
+            assert_refused(response, 400, "parameters_invalid")
     PrivateEndpoint.objects.filter(pk=active.pk).update(tested_parameters=["tools"])
     assert patch(management, active, **alone).status_code == 200
 

@@ -15,61 +15,39 @@ from catalog.models import LanguageModel, Provider
 from endpoints.models import PrivateEndpoint, PrivateProvider
 from tests.support import factories
 from tests.support.database import snapshots
-from tests.support.endpoints.creating import assert_refused
+from tests.support.endpoints.creating import ROUTE, assert_refused, managed_view
 from tests.support.factories import Tenant
 from tests.support.simulator.server import Simulator
 
-ROUTE = "/api/v1/private-endpoints"
 # All members, as the newest contract shows them and with our own, of an endpoint that states none.
 SETTINGS = {
     "completions": {"chat": None, "text": None},
     "context_length": 131_072,
     "excluded_parameters": [],
-    "inputs": {
-        "audio": None,
-        "base64_files": None,
-        "base64_images": None,
-        "file_urls": None,
-        "image_urls": None,
-    },
+    "inputs": dict.fromkeys(("audio", "base64_files", "base64_images", "file_urls", "image_urls")),
     "max_completion_tokens": None,
     "max_prompt_tokens": None,
     "quantization": "unknown",
     "reasoning": {
         "supported": True,
-        "return_mechanism": None,
-        "switch": None,
-        "efforts": None,
-        "must_return": None,
+        **dict.fromkeys(("return_mechanism", "switch", "efforts", "must_return")),
     },
     "tool_choice": {"auto": True, "function": True, "none": True, "required": True},
     "roles": {"developer": None, "later_system": None},
     "string_content": None,
     "bound": {
-        "thoughts_beside": None,
-        "longest_thought": None,
-        "prompt": None,
-        "message": None,
-        "tool": None,
+        **dict.fromkeys(("thoughts_beside", "longest_thought", "prompt", "message", "tool")),
         "tokens_per_byte": None,
-        "media": {
-            "image": None,
-            "image_low": None,
-            "image_tile": None,
-            "audio": None,
-            "audio_least": None,
-            "audio_second": None,
-            "video": None,
-            "video_second": None,
-            "file": None,
-            "page": None,
-        },
+        "media": dict.fromkeys((
+            "image", "image_low", "image_tile", "audio", "audio_least", "audio_second", "video",
+            "video_second", "file", "page",
+        )),
     },
     "estimate": {},
     "reported_model": None,
     "routing": {"priority": None, "weight": None, "max_in_flight": None},
     "fallback": None,
-}
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -91,20 +69,14 @@ def endpoint(
     )
 
 
-def summary(endpoint: PrivateEndpoint) -> dict[str, Any]:
-    return {
-        "id": str(endpoint.pk),
-        "status": endpoint.status,
-        "model_permaslug": "acme/falcon-2026-01-01",
-        "model_slug": "acme/falcon",
-        "model_name": "Acme: Falcon",
-        "provider_name": "Acme AI",
-        "created_at": endpoint.created_at.isoformat().replace("+00:00", "Z"),
-    }
-
-
 def managed(endpoint: PrivateEndpoint) -> dict[str, Any]:
-    return summary(endpoint) | {"declared_region": "us", "declared_zdr": True}
+    return managed_view(endpoint, status="active", declared_region="us", declared_zdr=True)
+
+
+def summary(endpoint: PrivateEndpoint) -> dict[str, Any]:
+    view = managed(endpoint)
+    del view["declared_region"], view["declared_zdr"]
+    return view
 
 
 def full(endpoint: PrivateEndpoint, base_url: str) -> dict[str, Any]:
@@ -254,10 +226,8 @@ def test_enable_and_disable_return_the_managed_view(
 def test_an_unlisted_model_and_provider_lose_their_slugs(
     management: APIClient, endpoint: PrivateEndpoint
 ) -> None:
-    endpoint.model.is_listed = False
-    endpoint.model.save_fields("is_listed")
-    endpoint.provider.is_listed = False
-    endpoint.provider.save_fields("is_listed")
+    endpoint.model.delist()
+    endpoint.provider.delist()
     data = management.get(f"{ROUTE}/{endpoint.pk}").json()["data"]
     assert (data["model_permaslug"], data["model_slug"], data["model_name"]) == (
         "acme/falcon-2026-01-01",
@@ -296,19 +266,18 @@ def call(client: APIClient, name: str, endpoint_id: str) -> Any:
 @pytest.mark.parametrize("name", CALLS)
 def test_a_foreign_endpoint_is_not_found(endpoint: PrivateEndpoint, name: str) -> None:
     foreigner = factories.client(factories.make_tenant("Other").management_key)
-    before = snapshots.everything()
-    foreign = call(foreigner, name, str(endpoint.pk))
-    unknown = call(foreigner, name, str(uuid4()))
-    assert foreign.status_code == 404
-    assert foreign.json() == unknown.json()
-    assert foreign.json() == {
-        "error": {
-            "code": 404,
-            "message": "The private endpoint does not exist.",
-            "metadata": {"error_type": "endpoint_not_found"},
+    with snapshots.unchanged():
+        foreign = call(foreigner, name, str(endpoint.pk))
+        unknown = call(foreigner, name, str(uuid4()))
+        assert foreign.status_code == 404
+        assert foreign.json() == unknown.json()
+        assert foreign.json() == {
+            "error": {
+                "code": 404,
+                "message": "The private endpoint does not exist.",
+                "metadata": {"error_type": "endpoint_not_found"},
+            }
         }
-    }
-    assert snapshots.everything() == before
     assert foreigner.get(ROUTE).json() == {"data": []}
 
 
@@ -324,11 +293,10 @@ def test_a_malformed_id_is_not_found(management: APIClient, name: str) -> None:
 def test_an_inference_key_may_not_manage_endpoints(
     inference: APIClient, endpoint: PrivateEndpoint, name: str
 ) -> None:
-    before = snapshots.everything()
-    response = call(inference, name, str(endpoint.pk))
-    assert response.status_code == 403
-    assert response.json()["error"]["metadata"] == {"error_type": "permission_denied"}
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        response = call(inference, name, str(endpoint.pk))
+        assert response.status_code == 403
+        assert response.json()["error"]["metadata"] == {"error_type": "permission_denied"}
 
 
 FULL_PRICING = {
@@ -385,8 +353,7 @@ def test_put_pricing_takes_every_key_and_lines(
 def test_put_pricing_names_the_wrong_member_and_changes_nothing(
     management: APIClient, endpoint: PrivateEndpoint, body: dict[str, Any], name: str
 ) -> None:
-    before = snapshots.everything()
-    response = management.put(f"{ROUTE}/{endpoint.pk}/pricing", body)
-    assert response.status_code == 400, response.content
-    assert name in response.json()["error"]["message"]
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        response = management.put(f"{ROUTE}/{endpoint.pk}/pricing", body)
+        assert response.status_code == 400, response.content
+        assert name in response.json()["error"]["message"]

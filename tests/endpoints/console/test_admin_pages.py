@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -9,22 +10,18 @@ import pytest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
-from django.urls import reverse
 from django.utils import timezone
 
+from accounts.models import ByokCredential
+from catalog.models import LanguageModel
 from endpoints.history import events
 from endpoints.models import PrivateEndpoint, Validation
 from tests.support import factories
+from tests.support.console import SUBMIT, listing, messages_of, page
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
-from tests.support.simulator.server import Simulator
 
-SUBMIT = {"_form_submitted": "True"}
-LIST = "admin:endpoints_privateendpoint_changelist"
-
-
-def url(endpoint: PrivateEndpoint, verb: str = "change") -> str:
-    return reverse(f"admin:endpoints_privateendpoint_{verb}", args=[endpoint.pk])
+Draft = Callable[..., PrivateEndpoint]
 
 
 def titles(endpoint: PrivateEndpoint) -> list[tuple[str, str]]:
@@ -33,16 +30,12 @@ def titles(endpoint: PrivateEndpoint) -> list[tuple[str, str]]:
 
 
 def test_the_history_lists_actions_of_operators_latest_first(
-    operator: Client, tenant: Tenant, simulator: Simulator
+    operator: Client, tenant: Tenant, make_draft: Draft, model: LanguageModel
 ) -> None:
-    model, provider = factories.make_model(), factories.make_provider()
-    factories.make_credential(tenant, provider)
-    endpoint = factories.make_draft(
-        tenant, model, provider, base_url=simulator.base_url, declared_region="europe", by="ann"
-    )
+    endpoint = make_draft(model, declared_region="europe", by="ann")
     form = {**SUBMIT, "workspace": str(tenant.workspace.pk)}
     for verb in ("validate", "activate", "disable", "enable", "disable"):
-        operator.post(url(endpoint, verb), form)
+        operator.post(page(endpoint, verb), form)
 
     assert titles(endpoint) == [
         ("disabled", "operator operator"),
@@ -53,45 +46,37 @@ def test_the_history_lists_actions_of_operators_latest_first(
         ("declared", "ann"),
         ("created", ""),
     ]
-    before = snapshots.everything()
-    text = operator.get(url(endpoint)).content.decode()
-    for shown in ("ZDR not declared, region europe", "for activation", "completion"):
-        assert shown in text
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        text = operator.get(page(endpoint)).content.decode()
+        for shown in ("ZDR not declared, region europe", "for activation", "completion"):
+            assert shown in text
 
 
-def test_the_history_lists_events_without_an_operator(tenant: Tenant, simulator: Simulator) -> None:
-    endpoint = factories.make_active(
-        tenant, factories.make_model(), factories.make_provider(), base_url=simulator.base_url
-    )
-    endpoint.drifted_at = timezone.now()
-    endpoint.save_fields("drifted_at")
-    endpoint.disable(by="the watch", reason="It drifted.")
+def test_the_history_lists_events_without_an_operator(active: PrivateEndpoint) -> None:
+    active.drifted_at = timezone.now()
+    active.save_fields("drifted_at")
+    active.disable(by="the watch", reason="It drifted.")
 
-    assert titles(endpoint) == [
+    assert titles(active) == [
         ("disabled", "the watch"),
         ("drifted", ""),
         ("activated", ""),
         ("validation passed", ""),
         ("created", ""),
     ]
-    assert events(endpoint)[0].text == "It drifted."
+    assert events(active)[0].text == "It drifted."
 
 
 def test_the_list_shows_the_last_validation_and_the_declarations(
-    operator: Client, tenant: Tenant
+    operator: Client, make_draft: Draft, model: LanguageModel, credential: ByokCredential
 ) -> None:
-    model, provider = factories.make_model(), factories.make_provider()
-    credential = factories.make_credential(tenant, provider)
-    endpoint = factories.make_draft(
-        tenant, model, provider, declared_region="europe", declared_zdr=True
-    )
-    bare = factories.make_draft(tenant, model, provider)
+    endpoint = make_draft(model, declared_region="europe", declared_zdr=True)
+    bare = make_draft(model)
     validation = factories.make_validation(endpoint, credential)
     three_days_ago = timezone.now() - timedelta(days=3, hours=2)
     Validation.objects.filter(pk=validation.pk).update(created_at=three_days_ago)
 
-    response = operator.get(reverse(LIST))
+    response = operator.get(listing(PrivateEndpoint))
 
     admin = response.context["cl"].model_admin
     rows = {row.pk: row for row in response.context["cl"].result_list}
@@ -103,28 +88,26 @@ def test_the_list_shows_the_last_validation_and_the_declarations(
 
 
 def test_the_page_makes_as_many_queries_for_10_validations_as_for_1(
-    operator: Client, tenant: Tenant
+    operator: Client, make_draft: Draft, model: LanguageModel, credential: ByokCredential
 ) -> None:
-    model, provider = factories.make_model(), factories.make_provider()
-    credential = factories.make_credential(tenant, provider)
-    endpoint = factories.make_draft(tenant, model, provider)
+    endpoint = make_draft(model)
     counts = []
     for added in (1, 9):
         for _ in range(added):
             factories.make_validation(endpoint, credential)
-        operator.get(url(endpoint))
+        operator.get(page(endpoint))
         with CaptureQueriesContext(connection) as queries:
-            operator.get(url(endpoint))
+            operator.get(page(endpoint))
         counts.append(len(queries))
 
     assert counts[0] == counts[1]
     assert len(events(endpoint)) == 11
 
 
-def test_a_long_history_is_truncated(tenant: Tenant) -> None:
-    model, provider = factories.make_model(), factories.make_provider()
-    credential = factories.make_credential(tenant, provider)
-    endpoint = factories.make_draft(tenant, model, provider)
+def test_a_long_history_is_truncated(
+    make_draft: Draft, model: LanguageModel, credential: ByokCredential
+) -> None:
+    endpoint = make_draft(model)
     for _ in range(25):
         factories.make_validation(endpoint, credential)
 
@@ -135,14 +118,8 @@ def test_a_long_history_is_truncated(tenant: Tenant) -> None:
 
 
 def test_an_empty_list_shows_instructions(operator: Client) -> None:
-    assert (
-        "Then open the endpoint, validate it and activate it."
-        in operator.get(reverse(LIST)).content.decode()
-    )
-
-
-def messages_of(response: Any) -> list[str]:
-    return [str(message) for message in response.context["messages"]]
+    shown = operator.get(listing(PrivateEndpoint)).content.decode()
+    assert "Then open the endpoint, validate it and activate it." in shown
 
 
 def test_the_edit_dialog_shows_and_changes_a_draft(operator: Client, tenant: Tenant) -> None:
@@ -151,7 +128,7 @@ def test_the_edit_dialog_shows_and_changes_a_draft(operator: Client, tenant: Ten
         tenant, factories.make_model(), provider, declared_region="europe", declared_zdr=False
     )
     factories.make_validation(endpoint, factories.make_credential(tenant, provider))
-    shown = operator.get(url(endpoint, "edit")).context["form"].initial
+    shown = operator.get(page(endpoint, "edit")).context["form"].initial
     assert shown == {
         "upstream_model_id": "sim-echo",
         "base_url": "https://llm.example.com/v1",
@@ -159,11 +136,11 @@ def test_the_edit_dialog_shows_and_changes_a_draft(operator: Client, tenant: Ten
         "declared_zdr": "false",
     }
 
-    same = operator.post(url(endpoint, "edit"), {**SUBMIT, **shown}, follow=True)
+    same = operator.post(page(endpoint, "edit"), {**SUBMIT, **shown}, follow=True)
     endpoint.refresh_from_db()
     assert (messages_of(same), endpoint.validation is None) == (["The draft is saved."], False)
     form = {**SUBMIT, **shown, "upstream_model_id": "falcon-9", "declared_zdr": ""}
-    operator.post(url(endpoint, "edit"), form)
+    operator.post(page(endpoint, "edit"), form)
     endpoint.refresh_from_db()
     assert (endpoint.upstream_model_id, endpoint.declared_region) == ("falcon-9", "europe")
     assert (endpoint.declared_zdr, endpoint.validation) == (None, None)
@@ -189,23 +166,18 @@ def test_edit_shows_the_error_at_its_field(
     before = PrivateEndpoint.objects.values().get()
     form = {**SUBMIT, "upstream_model_id": "falcon-9", "base_url": base_url}
 
-    response = operator.post(url(endpoint, "edit"), form)
+    response = operator.post(page(endpoint, "edit"), form)
 
     assert list(response.context["form"].errors) == ["base_url"]
     assert response.context["form"].errors["base_url"][0].startswith(refusal)
     assert PrivateEndpoint.objects.values().get() == before
 
 
-def test_an_active_endpoint_cannot_be_edited(
-    operator: Client, tenant: Tenant, simulator: Simulator
-) -> None:
-    endpoint = factories.make_active(
-        tenant, factories.make_model(), factories.make_provider(), base_url=simulator.base_url
-    )
+def test_an_active_endpoint_cannot_be_edited(operator: Client, active: PrivateEndpoint) -> None:
     before = PrivateEndpoint.objects.values().get()
-    form = {**SUBMIT, "upstream_model_id": "falcon-9", "base_url": simulator.base_url}
+    form = {**SUBMIT, "upstream_model_id": "falcon-9", "base_url": active.base_url}
 
-    response = operator.post(url(endpoint, "edit"), form, follow=True)
+    response = operator.post(page(active, "edit"), form, follow=True)
 
     refusal = (
         "The endpoint is active; base_url, declared_region, declared_zdr, upstream_model_id can be "
@@ -216,17 +188,14 @@ def test_an_active_endpoint_cannot_be_edited(
     assert PrivateEndpoint.objects.values().get() == before
 
 
-def test_disable_keeps_the_reason(operator: Client, tenant: Tenant, simulator: Simulator) -> None:
-    endpoint = factories.make_active(
-        tenant, factories.make_model(), factories.make_provider(), base_url=simulator.base_url
-    )
-    refused = operator.post(url(endpoint, "disable"), {**SUBMIT, "reason": "a\x07b"})
-    endpoint.refresh_from_db()
+def test_disable_keeps_the_reason(operator: Client, active: PrivateEndpoint) -> None:
+    refused = operator.post(page(active, "disable"), {**SUBMIT, "reason": "a\x07b"})
+    active.refresh_from_db()
     assert list(refused.context["form"].errors) == ["reason"]
-    assert endpoint.status == PrivateEndpoint.Status.ACTIVE
+    assert active.status == PrivateEndpoint.Status.ACTIVE
 
-    operator.post(url(endpoint, "disable"), {**SUBMIT, "reason": " The contract\n ended. "})
-    endpoint.refresh_from_db()
-    assert endpoint.disabled_reason == "The contract ended."
-    latest = events(endpoint)[0]
+    operator.post(page(active, "disable"), {**SUBMIT, "reason": " The contract\n ended. "})
+    active.refresh_from_db()
+    assert active.disabled_reason == "The contract ended."
+    latest = events(active)[0]
     assert (latest.title, latest.text) == ("disabled", "The contract ended.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -15,28 +16,28 @@ from endpoints.models import PrivateEndpoint, Validation
 from tests.support import factories
 from tests.support.console import SECRET, SUBMIT, fingerprint, listing, messages_of, page
 from tests.support.factories import Tenant
+from tests.support.operators.four_eyes import press
 from tests.support.simulator.server import Simulator
 
 
-def _draft_form(tenant: Tenant, **fields: str) -> dict[str, str]:
-    return {
-        "organization": str(tenant.organization.pk),
+def _add(operator: Client, tenant: Tenant, **fields: Any) -> Any:
+    """Sends the form of a new draft; fields may be rows."""
+    form = {
+        "organization": tenant.organization.pk,
         "upstream_model_id": "sim-echo",
         "base_url": "https://llm.example.com/v1",
         "declared_zdr": "true",
         "declared_region": "europe",
-        **fields,
+        **{name: getattr(value, "pk", value) for name, value in fields.items()},
     }
+    return operator.post(listing(PrivateEndpoint, "add"), form)
 
 
 def test_add_private_endpoint_creates_a_draft(operator: Client, tenant: Tenant) -> None:
     model, provider = factories.make_model(), factories.make_provider()
     factories.make_endpoint(model, provider, price=factories.make_price("0.000003"))
 
-    response = operator.post(
-        listing(PrivateEndpoint, "add"),
-        _draft_form(tenant, model=str(model.pk), provider=str(provider.pk)),
-    )
+    response = _add(operator, tenant, model=model, provider=provider)
 
     endpoint = PrivateEndpoint.objects.get()
     assert response["Location"] == page(endpoint)
@@ -46,38 +47,32 @@ def test_add_private_endpoint_creates_a_draft(operator: Client, tenant: Tenant) 
 
 
 def test_add_private_endpoint_accepts_a_negotiated_price(operator: Client, tenant: Tenant) -> None:
-    places = {
-        "model": str(factories.make_model().pk),
-        "provider": str(factories.make_provider().pk),
-    }
+    places = {"model": factories.make_model(), "provider": factories.make_provider()}
 
-    half = operator.post(listing(PrivateEndpoint, "add"), _draft_form(tenant, **places, prompt="1"))
+    half = _add(operator, tenant, **places, prompt="1")
     assert list(half.context["adminform"].form.errors) == ["completion"]
-    operator.post(
-        listing(PrivateEndpoint, "add"),
-        _draft_form(tenant, **places, prompt="1", completion="0.05"),
-    )
+    _add(operator, tenant, **places, prompt="1", completion="0.05")
     assert PrivateEndpoint.objects.get().price.price.text("completion") == "0.00000005"
 
 
 def test_add_private_endpoint_makes_an_own_model(operator: Client, tenant: Tenant) -> None:
     base = factories.make_model("author/base", context_length=32_768)
     fields = {
-        "model": str(base.pk),
-        "provider": str(factories.make_provider().pk),
+        "model": base,
+        "provider": factories.make_provider(),
         "own_model": f"{tenant.organization.slug}/support-7b",
         "own_model_name": "Support 7B",
     }
 
-    operator.post(listing(PrivateEndpoint, "add"), _draft_form(tenant, **fields))
+    _add(operator, tenant, **fields)
     first = PrivateEndpoint.objects.get()
     assert (first.model.slug, first.model.organization) == ("acme/support-7b", tenant.organization)
     assert (first.model.base_model, first.model.context_length) == (base.canonical_slug, 32_768)
 
-    again = operator.post(listing(PrivateEndpoint, "add"), _draft_form(tenant, **fields))
+    again = _add(operator, tenant, **fields)
     assert "has a model" in str(again.context["adminform"].form.errors["own_model"])
     del fields["own_model_name"], fields["model"]
-    operator.post(listing(PrivateEndpoint, "add"), _draft_form(tenant, **fields))
+    _add(operator, tenant, **fields)
     assert [each.model for each in PrivateEndpoint.objects.all()] == [first.model] * 2
 
 
@@ -94,10 +89,7 @@ def test_add_private_endpoint_makes_an_own_model(operator: Client, tenant: Tenan
 def test_add_private_endpoint_refuses_a_wrong_own_model(
     operator: Client, tenant: Tenant, fields: dict[str, str], wrong: str
 ) -> None:
-    provider = str(factories.make_provider().pk)
-    form = _draft_form(tenant, provider=provider, **fields)
-
-    response = operator.post(listing(PrivateEndpoint, "add"), form)
+    response = _add(operator, tenant, provider=factories.make_provider(), **fields)
 
     assert wrong in response.context["adminform"].form.errors
     assert not PrivateEndpoint.objects.exists()
@@ -115,14 +107,9 @@ def test_add_private_endpoint_refuses_a_wrong_own_model(
 def test_add_private_endpoint_shows_the_error_at_its_field(
     operator: Client, tenant: Tenant, base_url: str, message: str
 ) -> None:
-    form = _draft_form(
-        tenant,
-        model=str(factories.make_model().pk),
-        provider=str(factories.make_provider().pk),
-        base_url=base_url,
-    )
+    places = {"model": factories.make_model(), "provider": factories.make_provider()}
 
-    response = operator.post(listing(PrivateEndpoint, "add"), form)
+    response = _add(operator, tenant, **places, base_url=base_url)
 
     assert response.status_code == 200
     assert message in str(response.context["adminform"].form.errors["base_url"])
@@ -135,10 +122,7 @@ def test_no_page_stores_a_name_that_an_import_refuses(
     operator: Client, tenant: Tenant, name: str
 ) -> None:
     model, provider = factories.make_model(), factories.make_provider()
-    form = _draft_form(
-        tenant, model=str(model.pk), provider=str(provider.pk), upstream_model_id=name
-    )
-    response = operator.post(listing(PrivateEndpoint, "add"), form)
+    response = _add(operator, tenant, model=model, provider=provider, upstream_model_id=name)
     assert "Must be visible text" in str(response.context["adminform"].form.errors)
     assert not PrivateEndpoint.objects.exists()
     draft = factories.make_draft(tenant, model, provider)
@@ -151,26 +135,17 @@ def test_add_private_endpoint_refuses_more_than_the_limit(operator: Client) -> N
     model, provider = factories.make_model(), factories.make_provider()
     factories.make_draft(tenant, model, provider)
 
-    response = operator.post(
-        listing(PrivateEndpoint, "add"),
-        _draft_form(tenant, model=str(model.pk), provider=str(provider.pk)),
-    )
+    response = _add(operator, tenant, model=model, provider=provider)
 
-    assert "has 1 private endpoints" in str(
-        response.context["adminform"].form.errors["organization"]
-    )
+    errors = response.context["adminform"].form.errors
+    assert "has 1 private endpoints" in str(errors["organization"])
 
 
 def _draft_at(tenant: Tenant, simulator: Simulator, upstream: str = "sim-echo") -> PrivateEndpoint:
     provider = factories.make_provider()
     factories.make_credential(tenant, provider, SECRET)
-    return factories.make_draft(
-        tenant,
-        factories.make_model(),
-        provider,
-        base_url=simulator.base_url,
-        upstream_model_id=upstream,
-    )
+    place = {"base_url": simulator.base_url, "upstream_model_id": upstream}
+    return factories.make_draft(tenant, factories.make_model(), provider, **place)
 
 
 def test_private_endpoint_is_validated_activated_disabled_enabled_and_deleted(
@@ -250,21 +225,15 @@ def test_the_place_in_a_pool_is_shown_changed_and_cleared(
 
 
 def test_the_deployment_of_an_active_endpoint_is_replaced_or_kept(
-    operator: Client, tenant: Tenant, simulator: Simulator
+    operator: Client, tenant: Tenant, active: PrivateEndpoint
 ) -> None:
-    provider = factories.make_provider()
-    endpoint = factories.make_active(
-        tenant, factories.make_model(), provider, base_url=simulator.base_url
-    )
-    dialog = operator.get(page(endpoint, "replace_deployment"))
+    dialog = operator.get(page(active, "replace_deployment"))
     assert list(dialog.context["form"].fields) == [
         "_form_submitted", "upstream_model_id", "base_url", "declared_region", "declared_zdr",
         "workspace",
     ]  # fmt: skip
-    form = {
-        **SUBMIT, "base_url": simulator.base_url, "declared_zdr": "true",
-        "workspace": str(tenant.workspace.pk),
-    }  # fmt: skip
+    workspace = str(tenant.workspace.pk)
+    form = {"base_url": active.base_url, "declared_zdr": "true", "workspace": workspace}
     for upstream, message, kept in (
         (
             "sim-wrong-model",
@@ -273,14 +242,10 @@ def test_the_deployment_of_an_active_endpoint_is_replaced_or_kept(
         ),
         ("sim-extra", "The endpoint has the new deployment.", ("active", "sim-extra", True)),
     ):
-        answer = operator.post(
-            page(endpoint, "replace_deployment"),
-            {**form, "upstream_model_id": upstream},
-            follow=True,
-        )
+        answer = press(operator, active, "replace_deployment", **form, upstream_model_id=upstream)
         assert messages_of(answer) == [message]
-        endpoint.refresh_from_db()
-        found = (endpoint.status, endpoint.upstream_model_id, endpoint.declared_zdr)
+        active.refresh_from_db()
+        found = (active.status, active.upstream_model_id, active.declared_zdr)
         assert found == kept
     entry = AuditEntry.objects.filter(after__upstream_model_id="sim-extra").get()
     assert entry.actor == "operator operator"
@@ -312,9 +277,7 @@ def test_validate_offers_the_workspaces_of_the_organization(
     endpoint = _draft_at(tenant, simulator)
 
     response = operator.get(page(endpoint, "validate"))
-    refused = operator.post(
-        page(endpoint, "validate"), {**SUBMIT, "workspace": str(other.workspace.pk)}
-    )
+    refused = press(operator, endpoint, "validate", workspace=str(other.workspace.pk))
 
     choices = list(response.context["form"].fields["workspace"].queryset)
     assert choices == [tenant.workspace]
@@ -333,40 +296,28 @@ def test_private_endpoint_cannot_be_changed_by_its_form(operator: Client, tenant
 
 
 def test_a_model_stays_private_until_it_is_released(
-    operator: Client, tenant: Tenant, simulator: Simulator
+    operator: Client, active: PrivateEndpoint
 ) -> None:
-    provider = factories.make_provider()
-    endpoint = factories.make_active(
-        tenant, factories.make_model(), provider, base_url=simulator.base_url
-    )
-    response = operator.post(
-        page(endpoint, "limit_fallback"), {**SUBMIT, "fallback": "none"}, follow=True
-    )
+    response = press(operator, active, "limit_fallback", fallback="none")
     assert messages_of(response) == ["The fallback is saved."]
-    endpoint.refresh_from_db()
-    assert endpoint.fallback == "none"
-    operator.post(page(endpoint, "remove"), SUBMIT)
-    shown = operator.get(page(endpoint))
+    active.refresh_from_db()
+    assert active.fallback == "none"
+    operator.post(page(active, "remove"), SUBMIT)
+    shown = operator.get(page(active))
     assert "deleted, stays private until released" in shown.content.decode()
     assert [action["title"] for action in shown.context["actions_detail"]] == ["Release"]
     listed = operator.get(listing(PrivateEndpoint))
-    assert list(listed.context["cl"].result_list) == [endpoint]
+    assert list(listed.context["cl"].result_list) == [active]
     assert "deleted, stays private until released" in listed.content.decode()
-    response = operator.post(page(endpoint, "release"), SUBMIT, follow=True)
-    assert messages_of(response) == [f"{endpoint.model} is not private any more."]
-    endpoint.refresh_from_db()
-    assert (endpoint.released_at is not None, endpoint.released_by) == (True, "operator operator")
+    response = operator.post(page(active, "release"), SUBMIT, follow=True)
+    assert messages_of(response) == [f"{active.model} is not private any more."]
+    active.refresh_from_db()
+    assert (active.released_at is not None, active.released_by) == (True, "operator operator")
     listed = operator.get(listing(PrivateEndpoint))
     assert list(listed.context["cl"].result_list) == []
 
 
-def test_deleting_may_release_at_once(
-    operator: Client, tenant: Tenant, simulator: Simulator
-) -> None:
-    provider = factories.make_provider()
-    endpoint = factories.make_active(
-        tenant, factories.make_model(), provider, base_url=simulator.base_url
-    )
-    operator.post(page(endpoint, "remove"), {**SUBMIT, "release": "on"})
-    endpoint.refresh_from_db()
-    assert (endpoint.deleted_at is not None, endpoint.released_at is not None) == (True, True)
+def test_deleting_may_release_at_once(operator: Client, active: PrivateEndpoint) -> None:
+    operator.post(page(active, "remove"), {**SUBMIT, "release": "on"})
+    active.refresh_from_db()
+    assert (active.deleted_at is not None, active.released_at is not None) == (True, True)

@@ -12,11 +12,10 @@ from config.apps import Role
 from config.changes.kinds import ChangeKind
 from endpoints.models import OwnModel, PrivateEndpoint, PrivateProvider, create_own_model
 from tests.support import factories
+from tests.support.console import SUBMIT
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.operators.four_eyes import WHY, approve, demand, sign_in
-
-SUBMIT = {"_form_submitted": "True"}
 
 
 def address(label: str, verb: str, row: Any = None) -> str:
@@ -34,6 +33,19 @@ def make_model(tenant: Tenant, name: str = "support-7b", **fields: Any) -> OwnMo
     made = create_own_model(tenant.organization.pk, slug, "Support 7B", **fields)
     found: OwnModel = OwnModel.objects.get(pk=made.pk)
     return found
+
+
+def make_provider(tenant: Tenant, name: str, **fields: Any) -> PrivateProvider:
+    return PrivateProvider.objects.create_provider(
+        organization_id=tenant.organization.pk, name=name, **fields
+    )
+
+
+def assert_refused(response: Any, field: str, text: str) -> None:
+    """Asserts that one field alone has an error, which begins with the text."""
+    errors = errors_of(response)
+    assert list(errors) == [field]
+    assert errors[field][0].startswith(text)
 
 
 def test_a_model_is_made_changed_and_deleted(operator: Client, tenant: Tenant) -> None:
@@ -76,12 +88,9 @@ def test_a_model_is_refused_beside_its_field(
     make_model(tenant, "taken")
     own = tenant.organization.slug
     given = {"slug": "{own}/new", "name": "New", **fields}
-    before = snapshots.everything()
-    form = {name: value.replace("{own}", own) for name, value in given.items()}
-    errors = errors_of(operator.post(address("ownmodel", "add"), form))
-    assert list(errors) == [field]
-    assert errors[field][0].startswith(text)
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        form = {name: value.replace("{own}", own) for name, value in given.items()}
+        assert_refused(operator.post(address("ownmodel", "add"), form), field, text)
 
 
 def test_a_model_in_use_stays(operator: Client, tenant: Tenant) -> None:
@@ -91,12 +100,11 @@ def test_a_model_in_use_stays(operator: Client, tenant: Tenant) -> None:
         status="active", activated_at=draft.created_at, activated_by="ann"
     )
     factories.make_model("maker/falcon")
-    before = snapshots.everything()
-    form = {"name": "Support 7B", "made_from": "maker/falcon"}
-    errors = errors_of(operator.post(address("ownmodel", "change", model), form))
-    assert list(errors) == ["made_from"]
-    operator.post(address("ownmodel", "remove", model), SUBMIT)
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        form = {"name": "Support 7B", "made_from": "maker/falcon"}
+        errors = errors_of(operator.post(address("ownmodel", "change", model), form))
+        assert list(errors) == ["made_from"]
+        operator.post(address("ownmodel", "remove", model), SUBMIT)
 
 
 def test_the_list_has_the_models_of_the_tenant_alone(operator: Client, tenant: Tenant) -> None:
@@ -147,22 +155,17 @@ def test_a_provider_is_refused_beside_its_field(
     operator: Client, tenant: Tenant, fields: dict[str, str], field: str, text: str
 ) -> None:
     factories.make_provider("acme", name="Acme AI")
-    organization_id = tenant.organization.pk
-    PrivateProvider.objects.create_provider(organization_id=organization_id, name="Taken")
-    before = snapshots.everything()
-    form = {"organization": str(organization_id), "name": "New One", **fields}
-    errors = errors_of(operator.post(address("privateprovider", "add"), form))
-    assert list(errors) == [field]
-    assert errors[field][0].startswith(text)
-    assert snapshots.everything() == before
+    make_provider(tenant, "Taken")
+    with snapshots.unchanged():
+        form = {"organization": str(tenant.organization.pk), "name": "New One", **fields}
+        assert_refused(operator.post(address("privateprovider", "add"), form), field, text)
 
 
 def test_a_provider_in_use_stays_and_support_does_not_move_secrets(
     operator: Client, tenant: Tenant
 ) -> None:
-    make = PrivateProvider.objects.create_provider
     url = "https://llm.example.com/v1"
-    provider = make(organization_id=tenant.organization.pk, name="My Rack", base_url=url)
+    provider = make_provider(tenant, "My Rack", base_url=url)
     page = address("privateprovider", "change", provider)
     support = sign_in("sue", Role.SUPPORT)
     form = {"display_name": "Rack 7", "base_url": "https://thief.example.com/v1"}
@@ -171,11 +174,10 @@ def test_a_provider_in_use_stays_and_support_does_not_move_secrets(
     assert (provider.display_name, provider.base_url) == ("Rack 7", url)
     named: Any = provider
     factories.make_draft(tenant, factories.make_model(), named, base_url=None)
-    before = snapshots.everything()
-    errors = errors_of(operator.post(page, {"display_name": "Rack 7", "base_url": ""}))
-    assert list(errors) == ["base_url"]
-    operator.post(address("privateprovider", "remove", provider), SUBMIT)
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        errors = errors_of(operator.post(page, {"display_name": "Rack 7", "base_url": ""}))
+        assert list(errors) == ["base_url"]
+        operator.post(address("privateprovider", "remove", provider), SUBMIT)
 
 
 def test_another_address_of_a_provider_needs_a_second_person_where_credentials_do(
@@ -183,8 +185,7 @@ def test_another_address_of_a_provider_needs_a_second_person_where_credentials_d
 ) -> None:
     ann, bob = sign_in("ann"), sign_in("bob")
     demand(ChangeKind.CREDENTIALS)
-    make = PrivateProvider.objects.create_provider
-    provider = make(organization_id=tenant.organization.pk, name="My Rack")
+    provider = make_provider(tenant, "My Rack")
     page = address("privateprovider", "change", provider)
     form = {"display_name": "Rack 7", "base_url": "https://llm.example.com/v1"}
     ann.post(page, {**form, **WHY})

@@ -14,22 +14,11 @@ from config.changes.kinds import ChangeKind
 from endpoints.models import PrivateEndpoint
 from tests.support import factories
 from tests.support.database import snapshots
-from tests.support.endpoints.creating import KEY, ROUTE, assert_refused, post
+from tests.support.endpoints.creating import KEY, ROUTE, assert_refused, managed_view, post
 from tests.support.factories import Tenant
 from tests.support.operators.four_eyes import demand
 from tests.support.simulator.server import Simulator
 
-MANAGED = {
-    "id",
-    "status",
-    "model_permaslug",
-    "model_slug",
-    "model_name",
-    "provider_name",
-    "created_at",
-    "declared_zdr",
-    "declared_region",
-}
 ABSENT = object()
 
 
@@ -39,34 +28,18 @@ def test_create_returns_the_managed_view_of_a_draft(
     response = post(management, request_body)
     assert response.status_code == 201
     assert list(response.json()) == ["data"]
-    data = response.json()["data"]
-    assert set(data) == MANAGED
-    stored = PrivateEndpoint.objects.get()
-    assert data == {
-        "id": str(stored.pk),
-        "status": "draft",
-        "model_permaslug": "acme/falcon-2026-01-01",
-        "model_slug": "acme/falcon",
-        "model_name": "Acme: Falcon",
-        "provider_name": "Acme AI",
-        "created_at": stored.created_at.isoformat().replace("+00:00", "Z"),
-        "declared_zdr": None,
-        "declared_region": None,
-    }
+    assert response.json()["data"] == managed_view(PrivateEndpoint.objects.get())
 
 
 def test_create_stores_every_field(
     management: APIClient, tenant: Tenant, request_body: dict[str, Any]
 ) -> None:
-    response = post(
-        management,
-        request_body
-        | {
-            "declared_region": "europe",
-            "declared_zdr": True,
-            "pricing": {"prompt": "0.0000005", "completion": "0.00000150", "cache_read": "0"},
-        },
-    )
+    fields = {
+        "declared_region": "europe",
+        "declared_zdr": True,
+        "pricing": {"prompt": "0.0000005", "completion": "0.00000150", "cache_read": "0"},
+    }
+    response = post(management, request_body | fields)
     assert response.status_code == 201
     stored = PrivateEndpoint.objects.get()
     assert stored.organization == tenant.organization
@@ -166,11 +139,8 @@ MALFORMED: list[tuple[str, Any, str]] = [
     ("pricing", {"prompt": "1", "completion": "1", "images": "1"}, "pricing.images"),
     ("pricing", {"prompt": "1", "completion": "1", "image": 1}, "pricing.image"),
     ("pricing", {"prompt": "1", "completion": "1", "discount": 2}, "pricing.discount"),
-    (
-        "pricing",
-        {"prompt": "1", "completion": "1", "overrides": [{"prompt": "2"}]},
-        "pricing.overrides[0]",
-    ),
+    ("pricing", {"prompt": "1", "completion": "1", "overrides": [{"prompt": "2"}]},
+     "pricing.overrides[0]"),
     ("lines", [{"billable": "second", "unit": "second", "price": "1"}], "lines"),
     *(
         ("pricing", {"prompt": "1", "completion": "1"} | {name: value}, f"pricing.{name}")
@@ -185,40 +155,40 @@ MALFORMED: list[tuple[str, Any, str]] = [
     *(("activate", value, "activate") for value in ("yes", True, 1, [])),
     ("activate", {}, "activate.workspace_id"),
     *(("activate", {"workspace_id": value}, "activate.workspace_id") for value in UUIDS),
-    (
-        "activate",
-        {"workspace_id": "00000000-0000-4000-8000-000000000000", "force": True},
-        "activate.force",
-    ),
+    ("activate", {"workspace_id": "00000000-0000-4000-8000-000000000000", "force": True},
+     "activate.force"),
     *(
         (name, "x", name)
         for name in ("status", "id", "organization_id", "Base_url", "idempotency_key")
     ),
-]
+]  # fmt: skip
+
+
+def state(body: dict[str, Any], field: str, value: Any) -> None:
+    """Gives a field of a request a value, or takes the field away."""
+    if value is ABSENT:
+        del body[field]
+    else:
+        body[field] = value
 
 
 @pytest.mark.parametrize(("field", "value", "named"), MALFORMED)
 def test_create_names_a_malformed_field(
     management: APIClient, request_body: dict[str, Any], field: str, value: Any, named: str
 ) -> None:
-    if value is ABSENT:
-        del request_body[field]
-    else:
-        request_body[field] = value
-    before = snapshots.everything()
-    error = assert_refused(post(management, request_body), 400, "invalid_request")
-    assert named in error["metadata"]["fields"]
-    assert {name.partition(".")[0] for name in error["metadata"]["fields"]} == {field}
-    assert snapshots.everything() == before
+    state(request_body, field, value)
+    with snapshots.unchanged():
+        error = assert_refused(post(management, request_body), 400, "invalid_request")
+        assert named in error["metadata"]["fields"]
+        assert {name.partition(".")[0] for name in error["metadata"]["fields"]} == {field}
 
 
 @pytest.mark.parametrize("name", ["", "\x00", "\x85", "\ud800"])
 def test_create_refuses_an_unprintable_field_name(
     management: APIClient, request_body: dict[str, Any], name: str
 ) -> None:
-    before = snapshots.everything()
-    assert_refused(post(management, request_body | {name: 1}), 400, "invalid_request")
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert_refused(post(management, request_body | {name: 1}), 400, "invalid_request")
 
 
 def test_create_names_every_malformed_field(management: APIClient) -> None:
@@ -304,82 +274,40 @@ def test_create_stores_the_canonical_form_of_a_base_url(
 @pytest.mark.parametrize(
     "base_url",
     [
-        ABSENT,
-        None,
-        "x",
-        "not a url",
-        "//example.com/v1",
-        "example.com/v1",
-        "https://",
-        "https:///v1",
-        "http://llm.example.com/v1",
-        "ftp://llm.example.com/v1",
-        "file:///etc/passwd",
-        "javascript:alert(1)",
-        "https://user:password@llm.example.com/v1",
-        "https://user@llm.example.com/v1",
-        "https://llm.example.com/v1?key=x",
-        "https://llm.example.com/v1#fragment",
-        "https://llm.example.com\\@evil.example/v1",
-        "https://llm.example.com/../admin",
-        "https://llm.example.com/a//b",
-        "https://llm.example.com/%2e%2e/admin",
-        "https://llm.example.com/%00",
-        "https://llm.example.com:0/v1",
-        "https://llm.example.com:65536/v1",
-        "https://llm.example.com:/v1",
-        "https://llm.example.com:22/v1",
-        "https://llm.example.com:80/v1",
-        "https://llm.example.com:5432/v1",
-        "https://llm.example.com:6379/v1",
-        "https://exämple.com/v1",
-        "https://１２７.0.0.1/v1",
-        "https://127.1/v1",
-        "https://2130706433/v1",
-        "https://0x7f000001/v1",
-        "https://017700000001/v1",
-        "https://127.0.0.1/v1",
-        "https://10.0.0.1/v1",
-        "https://172.16.0.1/v1",
-        "https://192.168.1.1/v1",
-        "https://100.64.0.1/v1",
-        "https://0.0.0.0/v1",
-        "https://255.255.255.255/v1",
-        "https://224.0.0.1/v1",
-        "https://169.254.169.254/latest/meta-data",
-        "https://168.63.129.16/v1",
-        "https://192.0.0.192/v1",
-        "https://[::]/v1",
-        "https://[::1]/v1",
-        "https://[::ffff:127.0.0.1]/v1",
-        "https://[::ffff:169.254.169.254]/v1",
-        "https://[64:ff9b::7f00:1]/v1",
-        "https://[2002:7f00:1::]/v1",
-        "https://[fd00:ec2::254]/v1",
-        "https://[fe80::1]/v1",
-        "https://[fe80::1%25eth0]/v1",
-        "https://[ff02::1]/v1",
+        ABSENT, None, "x", "not a url", "//example.com/v1", "example.com/v1", "https://",
+        "https:///v1", "http://llm.example.com/v1", "ftp://llm.example.com/v1",
+        "file:///etc/passwd", "javascript:alert(1)", "https://user:password@llm.example.com/v1",
+        "https://user@llm.example.com/v1", "https://llm.example.com/v1?key=x",
+        "https://llm.example.com/v1#fragment", "https://llm.example.com\\@evil.example/v1",
+        "https://llm.example.com/../admin", "https://llm.example.com/a//b",
+        "https://llm.example.com/%2e%2e/admin", "https://llm.example.com/%00",
+        "https://llm.example.com:0/v1", "https://llm.example.com:65536/v1",
+        "https://llm.example.com:/v1", "https://llm.example.com:22/v1",
+        "https://llm.example.com:80/v1", "https://llm.example.com:5432/v1",
+        "https://llm.example.com:6379/v1", "https://exämple.com/v1", "https://１２７.0.0.1/v1",
+        "https://127.1/v1", "https://2130706433/v1", "https://0x7f000001/v1",
+        "https://017700000001/v1", "https://127.0.0.1/v1", "https://10.0.0.1/v1",
+        "https://172.16.0.1/v1", "https://192.168.1.1/v1", "https://100.64.0.1/v1",
+        "https://0.0.0.0/v1", "https://255.255.255.255/v1", "https://224.0.0.1/v1",
+        "https://169.254.169.254/latest/meta-data", "https://168.63.129.16/v1",
+        "https://192.0.0.192/v1", "https://[::]/v1", "https://[::1]/v1",
+        "https://[::ffff:127.0.0.1]/v1", "https://[::ffff:169.254.169.254]/v1",
+        "https://[64:ff9b::7f00:1]/v1", "https://[2002:7f00:1::]/v1", "https://[fd00:ec2::254]/v1",
+        "https://[fe80::1]/v1", "https://[fe80::1%25eth0]/v1", "https://[ff02::1]/v1",
     ],
-)
+)  # fmt: skip
 def test_create_refuses_a_forbidden_base_url(
     management: APIClient, request_body: dict[str, Any], settings: Any, base_url: Any
 ) -> None:
     settings.EGRESS_POLICY = replace(settings.EGRESS_POLICY, allowed_networks=())
-    if base_url is ABSENT:
-        del request_body["base_url"]
-    else:
-        request_body["base_url"] = base_url
-    before = snapshots.everything()
-    error = assert_refused(post(management, request_body), 422, "invalid_base_url")
-    assert error["message"].startswith("invalid_base_url: ")
-    assert snapshots.everything() == before
+    state(request_body, "base_url", base_url)
+    with snapshots.unchanged():
+        error = assert_refused(post(management, request_body), 422, "invalid_base_url")
+        assert error["message"].startswith("invalid_base_url: ")
 
 
 def test_create_opens_no_connection(
-    management: APIClient,
-    request_body: dict[str, Any],
-    upstream: Simulator,
-    settings: Any,
+    management: APIClient, request_body: dict[str, Any], upstream: Simulator, settings: Any
 ) -> None:
     assert post(management, request_body | {"base_url": upstream.base_url}).status_code == 201
     settings.EGRESS_POLICY = replace(settings.EGRESS_POLICY, allowed_networks=())
@@ -391,19 +319,16 @@ def test_create_opens_no_connection(
 def test_create_requires_https_in_an_allowed_network(
     management: APIClient, request_body: dict[str, Any]
 ) -> None:
-    before = snapshots.everything()
-    response = post(management, request_body | {"base_url": "http://127.0.0.1:8080/v1"})
-    assert_refused(response, 422, "invalid_base_url")
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        response = post(management, request_body | {"base_url": "http://127.0.0.1:8080/v1"})
+        assert_refused(response, 422, "invalid_base_url")
 
 
 @pytest.mark.parametrize("base_url", [ABSENT, None])
 def test_create_needs_no_base_url_if_the_credential_contains_it(
     management: APIClient, request_body: dict[str, Any], cloud: Provider, base_url: Any
 ) -> None:
-    del request_body["base_url"]
-    if base_url is None:
-        request_body["base_url"] = None
+    state(request_body, "base_url", base_url)
     response = post(management, request_body | {"provider_slug": cloud.slug})
     assert response.status_code == 201
     full = management.get(f"{ROUTE}/{response.json()['data']['id']}").json()["data"]
@@ -413,13 +338,12 @@ def test_create_needs_no_base_url_if_the_credential_contains_it(
 def test_create_refuses_a_base_url_if_the_credential_contains_it(
     management: APIClient, request_body: dict[str, Any], cloud: Provider
 ) -> None:
-    before = snapshots.everything()
-    response = post(management, request_body | {"provider_slug": cloud.slug})
-    error = assert_refused(response, 422, "invalid_base_url")
-    assert error["message"] == (
-        "invalid_base_url: Azure takes its URL from the credential; leave base_url out."
-    )
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        response = post(management, request_body | {"provider_slug": cloud.slug})
+        error = assert_refused(response, 422, "invalid_base_url")
+        assert error["message"] == (
+            "invalid_base_url: Azure takes its URL from the credential; leave base_url out."
+        )
 
 
 @pytest.mark.parametrize(
@@ -438,9 +362,8 @@ def test_create_refuses_a_base_url_if_the_credential_contains_it(
 def test_create_refuses_an_unknown_model_or_provider(
     management: APIClient, request_body: dict[str, Any], field: str, value: str, error_type: str
 ) -> None:
-    before = snapshots.everything()
-    assert_refused(post(management, request_body | {field: value}), 404, error_type)
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert_refused(post(management, request_body | {field: value}), 404, error_type)
 
 
 @pytest.mark.parametrize("is_listed", [True, False])
@@ -457,21 +380,16 @@ def test_a_slug_in_place_of_a_permanent_one_is_answered_with_that_of_a_listed_mo
     )
 
 
-def test_create_refuses_an_unlisted_model(
-    management: APIClient, request_body: dict[str, Any], model: LanguageModel
+@pytest.mark.parametrize("name", ["model", "provider"])
+def test_create_refuses_an_unlisted_model_or_provider(
+    management: APIClient,
+    request_body: dict[str, Any],
+    model: LanguageModel,
+    provider: Provider,
+    name: str,
 ) -> None:
-    model.is_listed = False
-    model.save_fields("is_listed")
-    assert_refused(post(management, request_body), 404, "model_not_found")
-    assert PrivateEndpoint.objects.count() == 0
-
-
-def test_create_refuses_an_unlisted_provider(
-    management: APIClient, request_body: dict[str, Any], provider: Provider
-) -> None:
-    provider.is_listed = False
-    provider.save_fields("is_listed")
-    assert_refused(post(management, request_body), 404, "provider_not_found")
+    {"model": model, "provider": provider}[name].delist()
+    assert_refused(post(management, request_body), 404, f"{name}_not_found")
     assert PrivateEndpoint.objects.count() == 0
 
 
@@ -482,10 +400,9 @@ def test_create_refuses_more_than_the_limit_of_the_organization(
     client = factories.client(tenant.management_key)
     first = post(client, request_body).json()["data"]["id"]
     assert post(client, request_body).status_code == 201
-    before = snapshots.everything()
-    error = assert_refused(post(client, request_body), 422, "endpoint_limit_reached")
-    assert error["message"].startswith("endpoint_limit_reached: ")
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        error = assert_refused(post(client, request_body), 422, "endpoint_limit_reached")
+        assert error["message"].startswith("endpoint_limit_reached: ")
     assert client.delete(f"{ROUTE}/{first}").status_code == 200
     assert post(client, request_body).status_code == 201
 
@@ -502,6 +419,5 @@ def test_create_refuses_more_than_the_default_limit(
 def test_create_refuses_an_inference_key(
     inference: APIClient, request_body: dict[str, Any]
 ) -> None:
-    before = snapshots.everything()
-    assert_refused(post(inference, request_body), 403, "permission_denied")
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert_refused(post(inference, request_body), 403, "permission_denied")

@@ -19,11 +19,10 @@ def test_a_repeated_key_returns_the_first_endpoint(
     management: APIClient, request_body: dict[str, Any]
 ) -> None:
     first = post(management, request_body, **KEY)
-    before = snapshots.everything()
-    again = post(management, request_body, **KEY)
-    assert (first.status_code, again.status_code) == (201, 201)
-    assert again.json() == first.json()
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        again = post(management, request_body, **KEY)
+        assert (first.status_code, again.status_code) == (201, 201)
+        assert again.json() == first.json()
 
 
 def test_a_repeated_key_returns_the_current_state_of_the_endpoint(
@@ -58,12 +57,11 @@ def test_a_key_reused_for_another_body_is_refused(
     factories.make_model("acme/other")
     factories.make_provider("other")
     assert post(management, request_body, **KEY).status_code == 201
-    before = snapshots.everything()
-    error = assert_refused(
-        post(management, request_body | change, **KEY), 422, "idempotency_key_reused"
-    )
-    assert error["message"].startswith("idempotency_key_reused: ")
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        error = assert_refused(
+            post(management, request_body | change, **KEY), 422, "idempotency_key_reused"
+        )
+        assert error["message"].startswith("idempotency_key_reused: ")
 
 
 @pytest.mark.parametrize(
@@ -80,11 +78,10 @@ def test_a_repeated_key_ignores_equivalent_values_and_activate(
     management: APIClient, request_body: dict[str, Any], change: dict[str, Any]
 ) -> None:
     first = post(management, request_body, **KEY)
-    before = snapshots.everything()
-    again = post(management, request_body | change, **KEY)
-    assert again.status_code == 201
-    assert again.json() == first.json()
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        again = post(management, request_body | change, **KEY)
+        assert again.status_code == 201
+        assert again.json() == first.json()
 
 
 def test_a_repeated_key_compares_declared_parameters_as_a_set(
@@ -102,15 +99,14 @@ def test_a_repeated_key_checks_settings_all_the_same(
     management: APIClient, request_body: dict[str, Any]
 ) -> None:
     assert post(management, request_body, **KEY).status_code == 201
-    before = snapshots.everything()
-    for settings in (
-        {"completions": {"chat": False, "text": False}},
-        # More than the context of the model.
-        {"max_prompt_tokens": 131_073},
-    ):
-        again = post(management, request_body | {"settings": settings}, **KEY)
-        assert_refused(again, 400, "settings_invalid")
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        for settings in (
+            {"completions": {"chat": False, "text": False}},
+            # More than the context of the model.
+            {"max_prompt_tokens": 131_073},
+        ):
+            again = post(management, request_body | {"settings": settings}, **KEY)
+            assert_refused(again, 400, "settings_invalid")
 
 
 def test_a_repeated_key_compares_prices_as_numbers(
@@ -147,12 +143,11 @@ def test_create_accepts_a_valid_key(
 def test_create_refuses_an_invalid_key(
     management: APIClient, request_body: dict[str, Any], key: str
 ) -> None:
-    before = snapshots.everything()
-    error = assert_refused(
-        post(management, request_body, **{"Idempotency-Key": key}), 400, "invalid_request"
-    )
-    assert error["message"].startswith("Idempotency-Key: ")
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        error = assert_refused(
+            post(management, request_body, **{"Idempotency-Key": key}), 400, "invalid_request"
+        )
+        assert error["message"].startswith("Idempotency-Key: ")
 
 
 def test_the_key_of_a_deleted_endpoint_stays_reserved(
@@ -160,11 +155,10 @@ def test_the_key_of_a_deleted_endpoint_stays_reserved(
 ) -> None:
     first = post(management, request_body, **KEY).json()["data"]["id"]
     assert management.delete(f"{ROUTE}/{first}").status_code == 200
-    before = snapshots.everything()
-    assert_refused(post(management, request_body, **KEY), 404, "not_found")
-    other = request_body | {"upstream_model_id": "other"}
-    assert_refused(post(management, other, **KEY), 422, "idempotency_key_reused")
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert_refused(post(management, request_body, **KEY), 404, "not_found")
+        other = request_body | {"upstream_model_id": "other"}
+        assert_refused(post(management, other, **KEY), 422, "idempotency_key_reused")
 
 
 @pytest.mark.parametrize(

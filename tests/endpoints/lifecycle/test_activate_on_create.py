@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from django.db import connections
 from rest_framework.test import APIClient
 
 from accounts.models import ApiKey, ByokCredential
-from catalog.models import LanguageModel, Provider
 from config.clocks.clock import clock
 from endpoints.models import PrivateEndpoint, Validation, ValidationSlot
 from tests.support import factories
 from tests.support.database import snapshots
+from tests.support.endpoints.creating import KEY, ROUTE, managed_view
+from tests.support.endpoints.validating import failed, held, passed
 from tests.support.factories import Tenant
 from tests.support.simulator.server import Simulator
-
-ROUTE = "/api/v1/private-endpoints"
-
-
-@pytest.fixture
-def activating(
-    request_body: dict[str, Any],
-    tenant: Tenant,
-    credential: ByokCredential,
-    upstream: Simulator,
-) -> dict[str, Any]:
-    """Returns a create request that activates its endpoint."""
-    return request_body | {
-        "base_url": upstream.base_url,
-        "activate": {"workspace_id": str(tenant.workspace.pk)},
-    }
 
 
 def assert_draft_kept(response: Any, status: int, message: str) -> dict[str, Any] | None:
@@ -45,17 +28,7 @@ def assert_draft_kept(response: Any, status: int, message: str) -> dict[str, Any
     assert body["error"] == {"code": status, "message": message}
     assert set(body["data"]) == {"endpoint", "validation"}
     stored = PrivateEndpoint.objects.get()
-    assert body["data"]["endpoint"] == {
-        "id": str(stored.pk),
-        "status": "draft",
-        "model_permaslug": "acme/falcon-2026-01-01",
-        "model_slug": "acme/falcon",
-        "model_name": "Acme: Falcon",
-        "provider_name": "Acme AI",
-        "created_at": stored.created_at.isoformat().replace("+00:00", "Z"),
-        "declared_zdr": None,
-        "declared_region": None,
-    }
+    assert body["data"]["endpoint"] == managed_view(stored)
     assert stored.status == "draft"
     result: dict[str, Any] | None = body["data"]["validation"]
     return result
@@ -78,71 +51,21 @@ def test_a_passed_validation_activates(
 @pytest.mark.parametrize(
     ("behaviour", "status", "check"),
     [
-        (
-            "sim-status:401",
-            422,
-            {
-                "name": "completion",
-                "passed": False,
-                "reason": "upstream_error",
-                "upstream_status": 401,
-                "upstream_message": "Incorrect API key provided.",
-            },
-        ),
-        (
-            "sim-redirect",
-            422,
-            {
-                "name": "completion",
-                "passed": False,
-                "reason": "upstream_error",
-                "upstream_message": "The upstream answered with a redirect.",
-            },
-        ),
-        (
-            "sim-html",
-            422,
-            {
-                "name": "completion",
-                "passed": False,
-                "reason": "invalid_response",
-                "upstream_message": "The answer is not a JSON object.",
-            },
-        ),
-        (
-            "sim-cut-event",
-            422,
-            {
-                "name": "stream",
-                "passed": False,
-                "reason": "invalid_stream",
-                "upstream_message": "The stream was cut off inside an event.",
-            },
-        ),
-        ("sim-no-usage", 422, {"name": "usage", "passed": False, "reason": "missing_usage"}),
-        (
-            "sim-wrong-model",
-            422,
-            {
-                "name": "model",
-                "passed": False,
-                "reason": "model_mismatch",
-                "actual_model": "another-model",
-            },
-        ),
-        (
-            "sim-connect-reset",
-            502,
-            {
-                "name": "completion",
-                "passed": False,
-                "reason": "upstream_error",
-                "upstream_message": "The upstream could not be reached.",
-                "kind": "reset",
-            },
-        ),
+        ("sim-status:401", 422, failed(
+            "completion", "upstream_error", "Incorrect API key provided.", status=401)),
+        ("sim-redirect", 422, failed(
+            "completion", "upstream_error", "The upstream answered with a redirect.")),
+        ("sim-html", 422, failed(
+            "completion", "invalid_response", "The answer is not a JSON object.")),
+        ("sim-cut-event", 422, failed(
+            "stream", "invalid_stream", "The stream was cut off inside an event.")),
+        ("sim-no-usage", 422, failed("usage", "missing_usage")),
+        ("sim-wrong-model", 422,
+         failed("model", "model_mismatch") | {"actual_model": "another-model"}),
+        ("sim-connect-reset", 502, failed(
+            "completion", "upstream_error", "The upstream could not be reached.", kind="reset")),
     ],
-)
+)  # fmt: skip
 def test_a_failed_check_keeps_the_draft(
     management: APIClient,
     activating: dict[str, Any],
@@ -161,32 +84,18 @@ def test_a_failed_check_keeps_the_draft(
     assert [entry for entry in result["checks"] if not entry["passed"]] == [check]
 
 
-def test_an_unknown_workspace_keeps_the_draft(
-    management: APIClient, activating: dict[str, Any], upstream: Simulator
+@pytest.mark.parametrize("is_foreign", [False, True])
+def test_an_unknown_or_foreign_workspace_keeps_the_draft(
+    management: APIClient, activating: dict[str, Any], upstream: Simulator, is_foreign: bool
 ) -> None:
-    activating["activate"] = {"workspace_id": str(uuid4())}
+    workspace_id = factories.make_tenant("Other").workspace.pk if is_foreign else uuid4()
+    activating["activate"] = {"workspace_id": str(workspace_id)}
     result = assert_draft_kept(
         management.post(ROUTE, activating),
         404,
         "The validation failed: workspace (workspace_not_found). The draft was kept.",
     )
-    assert result == {
-        "passed": False,
-        "checks": [{"name": "workspace", "passed": False, "reason": "workspace_not_found"}],
-    }
-    assert upstream.connections == 0
-
-
-def test_a_foreign_workspace_looks_like_an_unknown_one(
-    management: APIClient, activating: dict[str, Any], upstream: Simulator
-) -> None:
-    foreign = factories.make_tenant("Other").workspace
-    activating["activate"] = {"workspace_id": str(foreign.pk)}
-    assert_draft_kept(
-        management.post(ROUTE, activating),
-        404,
-        "The validation failed: workspace (workspace_not_found). The draft was kept.",
-    )
+    assert result == {"passed": False, "checks": [failed("workspace", "workspace_not_found")]}
     assert upstream.connections == 0
 
 
@@ -202,19 +111,9 @@ def test_no_credential_keeps_the_draft(
         422,
         "The validation failed: byok_key (no_byok_key). The draft was kept.",
     )
-    assert result == {
-        "passed": False,
-        "checks": [
-            {"name": "workspace", "passed": True},
-            {
-                "name": "byok_key",
-                "passed": False,
-                "reason": "no_byok_key",
-                "upstream_message": "The workspace has no credential for acme. Store one with "
-                "POST /byok.",
-            },
-        ],
-    }
+    hint = "The workspace has no credential for acme. Store one with POST /byok."
+    check = failed("byok_key", "no_byok_key", hint)
+    assert result == {"passed": False, "checks": [*passed(["workspace"]), check]}
     assert upstream.connections == 0
 
 
@@ -227,13 +126,8 @@ def test_a_credential_that_cannot_be_decrypted_keeps_the_draft(
         500,
         "The validation failed: byok_key (key_decryption_failed). The draft was kept.",
     )
-    assert result == {
-        "passed": False,
-        "checks": [
-            {"name": "workspace", "passed": True},
-            {"name": "byok_key", "passed": False, "reason": "key_decryption_failed"},
-        ],
-    }
+    check = failed("byok_key", "key_decryption_failed")
+    assert result == {"passed": False, "checks": [*passed(["workspace"]), check]}
     assert upstream.connections == 0
 
 
@@ -291,12 +185,11 @@ def test_a_refused_create_returns_the_standard_envelope(
     status: int,
     error_type: str,
 ) -> None:
-    before = snapshots.everything()
-    response = management.post(ROUTE, activating | change)
-    assert response.status_code == status
-    assert set(response.json()) == {"error"}
-    assert response.json()["error"]["metadata"]["error_type"] == error_type
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        response = management.post(ROUTE, activating | change)
+        assert response.status_code == status
+        assert set(response.json()) == {"error"}
+        assert response.json()["error"]["metadata"]["error_type"] == error_type
     assert upstream.connections == 0
 
 
@@ -315,12 +208,11 @@ def test_a_failed_activation_keeps_the_key_and_the_draft_can_be_repaired(
     management: APIClient, tenant: Tenant, activating: dict[str, Any], upstream: Simulator
 ) -> None:
     broken = activating | {"upstream_model_id": "sim-status:500"}
-    headers = {"Idempotency-Key": "order-1"}
-    first = management.post(ROUTE, broken, headers=headers)
+    first = management.post(ROUTE, broken, headers=KEY)
     assert first.status_code == 422
     draft = first.json()["data"]["endpoint"]
     upstream.clear()
-    again = management.post(ROUTE, broken, headers=headers)
+    again = management.post(ROUTE, broken, headers=KEY)
     assert again.status_code == 201
     assert again.json() == {"data": draft}
     assert upstream.connections == 0
@@ -333,30 +225,15 @@ def test_a_failed_activation_keeps_the_key_and_the_draft_can_be_repaired(
 
 @pytest.mark.parametrize("interference", ["edit", "delete", "rotate"])
 def test_a_change_during_the_validation_prevents_the_activation(
-    transactional_db: None, upstream: Simulator, interference: str
+    transactional_db: None,
+    management: APIClient,
+    activating: dict[str, Any],
+    credential: ByokCredential,
+    upstream: Simulator,
+    interference: str,
 ) -> None:
-    tenant = factories.make_tenant()
-    provider: Provider = factories.make_provider("acme", name="Acme AI")
-    model: LanguageModel = factories.make_model("acme/falcon", name="Acme: Falcon")
-    credential = factories.make_credential(tenant, provider)
-    client = factories.client(tenant.management_key)
-    body = {
-        "model_permaslug": model.canonical_slug,
-        "provider_slug": provider.slug,
-        "upstream_model_id": "sim-held",
-        "base_url": upstream.base_url,
-        "activate": {"workspace_id": str(tenant.workspace.pk)},
-    }
-
-    def create() -> Any:
-        try:
-            return client.post(ROUTE, body)
-        finally:
-            connections.close_all()
-
-    with ThreadPoolExecutor(1) as pool:
-        pending = pool.submit(create)
-        assert upstream.wait_until(lambda: upstream.total_requests == 1)
+    body = activating | {"upstream_model_id": "sim-held"}
+    with held(upstream, lambda: management.post(ROUTE, body)) as pending:
         endpoint = PrivateEndpoint.objects.get()
         match interference:
             case "edit":
@@ -365,8 +242,7 @@ def test_a_change_during_the_validation_prevents_the_activation(
                 endpoint.remove()
             case "rotate":
                 credential.rotate(credential.reveal())
-        upstream.release(2)
-        response = pending.result(60)
+    response = pending.result()
     stored = PrivateEndpoint.objects.get()
     assert stored.status == "draft"
     if interference == "delete":
@@ -386,33 +262,12 @@ def test_a_change_during_the_validation_prevents_the_activation(
 
 
 def test_a_key_that_is_revoked_during_the_validation_activates_nothing(
-    transactional_db: None, upstream: Simulator
+    transactional_db: None, management: APIClient, activating: dict[str, Any], upstream: Simulator
 ) -> None:
-    tenant = factories.make_tenant()
-    provider: Provider = factories.make_provider("acme", name="Acme AI")
-    model: LanguageModel = factories.make_model("acme/falcon", name="Acme: Falcon")
-    factories.make_credential(tenant, provider)
-    client = factories.client(tenant.management_key)
-    body = {
-        "model_permaslug": model.canonical_slug,
-        "provider_slug": provider.slug,
-        "upstream_model_id": "sim-held",
-        "base_url": upstream.base_url,
-        "activate": {"workspace_id": str(tenant.workspace.pk)},
-    }
-
-    def create() -> Any:
-        try:
-            return client.post(ROUTE, body)
-        finally:
-            connections.close_all()
-
-    with ThreadPoolExecutor(1) as pool:
-        pending = pool.submit(create)
-        assert upstream.wait_until(lambda: upstream.total_requests == 1)
+    body = activating | {"upstream_model_id": "sim-held"}
+    with held(upstream, lambda: management.post(ROUTE, body)) as pending:
         ApiKey.objects.get(name="management").revoke()
-        upstream.release(2)
-        response = pending.result(60)
+    response = pending.result()
     assert response.status_code == 401
     assert set(response.json()) == {"error"}
     stored = PrivateEndpoint.objects.get()
@@ -421,33 +276,14 @@ def test_a_key_that_is_revoked_during_the_validation_activates_nothing(
 
 
 def test_a_repeated_creation_says_that_its_activation_runs(
-    transactional_db: None, upstream: Simulator
+    transactional_db: None, tenant: Tenant, activating: dict[str, Any], upstream: Simulator
 ) -> None:
-    tenant = factories.make_tenant()
-    provider: Provider = factories.make_provider("acme", name="Acme AI")
-    model: LanguageModel = factories.make_model("acme/falcon", name="Acme: Falcon")
-    factories.make_credential(tenant, provider)
-    body = {
-        "model_permaslug": model.canonical_slug,
-        "provider_slug": provider.slug,
-        "upstream_model_id": "sim-held",
-        "base_url": upstream.base_url,
-        "activate": {"workspace_id": str(tenant.workspace.pk)},
-    }
+    body = activating | {"upstream_model_id": "sim-held"}
 
     def create() -> Any:
-        headers = {"Idempotency-Key": "once"}
-        return factories.client(tenant.management_key).post(ROUTE, body, headers=headers)
+        return factories.client(tenant.management_key).post(ROUTE, body, headers=KEY)
 
-    def create_apart() -> Any:
-        try:
-            return create()
-        finally:
-            connections.close_all()
-
-    with ThreadPoolExecutor(1) as pool:
-        pending = pool.submit(create_apart)
-        assert upstream.wait_until(lambda: upstream.total_requests == 1)
+    with held(upstream, create) as pending:
         again = create()
         assert (again.status_code, again.json()["activation"]) == (201, "running")
         assert again.json()["data"]["status"] == "draft"
@@ -456,8 +292,7 @@ def test_a_repeated_creation_says_that_its_activation_runs(
         ValidationSlot.objects.update(until=clock.now() - timedelta(minutes=1))
         assert set(create().json()) == {"data"}
         ValidationSlot.objects.update(until=ends)
-        upstream.release(2)
-        first = pending.result(60)
+    first = pending.result()
     assert (first.status_code, first.json()["data"]["status"]) == (201, "active")
     assert create().json() == first.json()
     assert upstream.total_requests == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -16,25 +17,23 @@ from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
 from tests.support import factories
 from tests.support.database import snapshots
+from tests.support.endpoints.creating import ROUTE
 from tests.support.factories import Tenant
 from tests.support.simulator.server import Simulator
 
-ROUTE = "/api/v1/private-endpoints"
 STATES = ("draft", "validated", "active", "disabled")
 
 
 @pytest.fixture
 def endpoint(
     request: pytest.FixtureRequest,
-    tenant: Tenant,
+    make_draft: Callable[..., PrivateEndpoint],
     model: LanguageModel,
-    provider: Provider,
     credential: ByokCredential,
-    upstream: Simulator,
 ) -> PrivateEndpoint:
     """Returns an endpoint in the state of the test's parameter, by default a validated draft."""
     state = getattr(request, "param", "validated")
-    made = factories.make_draft(tenant, model, provider, base_url=upstream.base_url)
+    made = make_draft(model)
     if state != "draft":
         factories.make_validation(made, credential)
     if state in ("active", "disabled"):
@@ -44,63 +43,20 @@ def endpoint(
     return made
 
 
-TABLE: dict[str, dict[str, str]] = {
-    "activate": {
-        "draft": "409 not_validated",
-        "validated": "200 active",
-        "active": "409 invalid_state",
-        "disabled": "409 invalid_state",
-    },
-    "disable": {
-        "draft": "409 invalid_state",
-        "validated": "409 invalid_state",
-        "active": "200 disabled",
-        "disabled": "409 invalid_state",
-    },
-    "enable": {
-        "draft": "409 invalid_state",
-        "validated": "409 invalid_state",
-        "active": "409 invalid_state",
-        "disabled": "200 active",
-    },
-    "validate": {
-        "draft": "200 draft",
-        "validated": "200 draft",
-        "active": "409 invalid_state",
-        "disabled": "409 invalid_state",
-    },
-    "patch": {
-        "draft": "200 draft",
-        "validated": "200 draft",
-        "active": "409 already_active",
-        "disabled": "409 already_active",
-    },
-    "patch activate": {
-        "draft": "409 invalid_state",
-        "validated": "409 invalid_state",
-        "active": "200 active",
-        "disabled": "409 invalid_state",
-    },
-    "patch settings": {
-        "draft": "200 draft",
-        "validated": "200 draft",
-        "active": "200 active",
-        "disabled": "200 disabled",
-    },
-    "pricing": {
-        "draft": "200 draft",
-        "validated": "200 draft",
-        "active": "200 active",
-        "disabled": "200 disabled",
-    },
-    "delete": dict.fromkeys(STATES, "200 gone"),
-    "delete release": dict.fromkeys(STATES, "200 gone"),
-    "delete draft_only": {
-        "draft": "200 gone",
-        "validated": "200 gone",
-        "active": "409 invalid_state",
-        "disabled": "409 invalid_state",
-    },
+# What each verb leads to, in the order of STATES.
+REFUSED, BOUND = "409 invalid_state", "409 already_active"
+TABLE: dict[str, tuple[str, str, str, str]] = {
+    "activate": ("409 not_validated", "200 active", REFUSED, REFUSED),
+    "disable": (REFUSED, REFUSED, "200 disabled", REFUSED),
+    "enable": (REFUSED, REFUSED, REFUSED, "200 active"),
+    "validate": ("200 draft", "200 draft", REFUSED, REFUSED),
+    "patch": ("200 draft", "200 draft", BOUND, BOUND),
+    "patch activate": (REFUSED, REFUSED, "200 active", REFUSED),
+    "patch settings": ("200 draft", "200 draft", "200 active", "200 disabled"),
+    "pricing": ("200 draft", "200 draft", "200 active", "200 disabled"),
+    "delete": ("200 gone", "200 gone", "200 gone", "200 gone"),
+    "delete release": ("200 gone", "200 gone", "200 gone", "200 gone"),
+    "delete draft_only": ("200 gone", "200 gone", REFUSED, REFUSED),
 }
 
 
@@ -115,9 +71,8 @@ def act(client: APIClient, tenant: Tenant, endpoint: PrivateEndpoint, verb: str)
         case "patch settings":
             return client.patch(path, {"settings": {"fallback": "none"}})
         case "pricing":
-            return client.put(
-                f"{path}/pricing", {"pricing": {"prompt": "0.5", "completion": "0.25"}}
-            )
+            pricing = {"prompt": "0.5", "completion": "0.25"}
+            return client.put(f"{path}/pricing", {"pricing": pricing})
         case "delete":
             return client.delete(path)
         case "delete release":
@@ -133,15 +88,15 @@ def act(client: APIClient, tenant: Tenant, endpoint: PrivateEndpoint, verb: str)
 
 @pytest.mark.parametrize(
     ("endpoint", "verb", "expected"),
-    [(state, verb, expected) for verb, row in TABLE.items() for state, expected in row.items()],
+    [
+        (state, verb, expected)
+        for verb, row in TABLE.items()
+        for state, expected in zip(STATES, row, strict=True)
+    ],
     indirect=["endpoint"],
 )
 def test_a_verb_leads_to_the_state_of_the_table(
-    management: APIClient,
-    tenant: Tenant,
-    endpoint: PrivateEndpoint,
-    verb: str,
-    expected: str,
+    management: APIClient, tenant: Tenant, endpoint: PrivateEndpoint, verb: str, expected: str
 ) -> None:
     before = snapshots.everything()
     response = act(management, tenant, endpoint, verb)
@@ -169,25 +124,23 @@ def test_a_deleted_endpoint_refuses_every_verb(
     management: APIClient, tenant: Tenant, endpoint: PrivateEndpoint, verb: str
 ) -> None:
     endpoint.remove()
-    before = snapshots.everything()
-    response = act(management, tenant, endpoint, verb)
-    assert response.status_code == 404
-    assert response.json()["error"]["message"] == "The private endpoint does not exist."
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        response = act(management, tenant, endpoint, verb)
+        assert response.status_code == 404
+        assert response.json()["error"]["message"] == "The private endpoint does not exist."
 
 
 @pytest.mark.parametrize("endpoint", STATES, indirect=True)
 def test_delete_refuses_an_invalid_draft_only(
     management: APIClient, endpoint: PrivateEndpoint
 ) -> None:
-    before = snapshots.everything()
-    for value in ("yes", "1", "True", ""):
-        response = management.delete(f"{ROUTE}/{endpoint.pk}?draft_only={value}")
-        assert response.status_code == 400
-        assert response.json()["error"]["metadata"]["fields"] == {
-            "draft_only": "Must be true or false."
-        }
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        for value in ("yes", "1", "True", ""):
+            response = management.delete(f"{ROUTE}/{endpoint.pk}?draft_only={value}")
+            assert response.status_code == 400
+            assert response.json()["error"]["metadata"]["fields"] == {
+                "draft_only": "Must be true or false."
+            }
 
 
 def test_activated_at_is_set_once(endpoint: PrivateEndpoint) -> None:
@@ -207,11 +160,10 @@ def test_a_verb_refuses_unknown_fields(
     management: APIClient, endpoint: PrivateEndpoint, verb: str
 ) -> None:
     path = f"{ROUTE}/{endpoint.pk}/{verb}"
-    before = snapshots.everything()
-    response = management.post(path, {"workspace_id": "x"})
-    assert response.status_code == 400
-    assert response.json()["error"]["metadata"]["fields"] == {"workspace_id": "Unknown field."}
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        response = management.post(path, {"workspace_id": "x"})
+        assert response.status_code == 400
+        assert response.json()["error"]["metadata"]["fields"] == {"workspace_id": "Unknown field."}
 
 
 def test_a_verb_accepts_an_empty_object(management: APIClient, endpoint: PrivateEndpoint) -> None:
@@ -225,11 +177,10 @@ def test_a_failed_validation_does_not_activate(
 ) -> None:
     endpoint.edit(upstream_model_id="sim-no-usage")
     validation.run(endpoint, workspace_id=tenant.workspace.pk)
-    before = snapshots.everything()
-    response = management.post(f"{ROUTE}/{endpoint.pk}/activate")
-    assert response.status_code == 409
-    assert response.json()["error"]["metadata"] == {"error_type": "not_validated"}
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        response = management.post(f"{ROUTE}/{endpoint.pk}/activate")
+        assert response.status_code == 409
+        assert response.json()["error"]["metadata"] == {"error_type": "not_validated"}
 
 
 def test_a_later_failed_validation_replaces_a_passed_one(
@@ -247,17 +198,17 @@ def test_a_later_failed_validation_replaces_a_passed_one(
 @pytest.mark.parametrize(
     ("cause", "error_type"),
     [
-        ("age", "validation_stale"),
-        ("credential rotated", "validation_stale"),
-        ("credential disabled", "validation_stale"),
-        ("credential deleted", "validation_stale"),
-        ("model changed", "validation_stale"),
-        ("model left", "validation_stale"),
-        ("dialect changed", "validation_stale"),
-        ("upstream model", "not_validated"),
-        ("base url", "not_validated"),
-        ("declared region", "not_validated"),
-        ("declared zdr", "not_validated"),
+        *(
+            (cause, "validation_stale")
+            for cause in (
+                *("age", "credential rotated", "credential disabled", "credential deleted"),
+                *("model changed", "model left", "dialect changed"),
+            )
+        ),
+        *(
+            (cause, "not_validated")
+            for cause in ("upstream model", "base url", "declared region", "declared zdr")
+        ),
     ],
 )
 def test_activate_refuses_a_stale_or_cleared_validation(
@@ -285,8 +236,7 @@ def test_activate_refuses_a_stale_or_cleared_validation(
             endpoint.model.context_length = 1
             endpoint.model.save_fields("context_length")
         case "model left":
-            endpoint.model.is_listed = False
-            endpoint.model.save_fields("is_listed")
+            endpoint.model.delist()
         case "dialect changed":
             endpoint.provider.dialect = "anthropic"
             endpoint.provider.save_fields("dialect")
@@ -298,11 +248,10 @@ def test_activate_refuses_a_stale_or_cleared_validation(
             management.patch(path, same | {"declared_region": "us"})
         case "declared zdr":
             management.patch(path, same | {"declared_zdr": True})
-    before = snapshots.everything()
-    response = management.post(f"{path}/activate")
-    assert response.status_code == 409
-    assert response.json()["error"]["metadata"] == {"error_type": error_type}
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        response = management.post(f"{path}/activate")
+        assert response.status_code == 409
+        assert response.json()["error"]["metadata"] == {"error_type": error_type}
 
 
 def test_activate_accepts_a_validation_just_below_the_maximum_age(
@@ -330,15 +279,13 @@ def test_a_new_price_keeps_the_validation(endpoint: PrivateEndpoint) -> None:
 
 
 def test_patch_returns_the_full_view(management: APIClient, endpoint: PrivateEndpoint) -> None:
-    response = management.patch(
-        f"{ROUTE}/{endpoint.pk}",
-        {
-            "upstream_model_id": "other",
-            "base_url": "https://other.example.com/v1/",
-            "declared_region": "europe",
-            "declared_zdr": False,
-        },
-    )
+    body = {
+        "upstream_model_id": "other",
+        "base_url": "https://other.example.com/v1/",
+        "declared_region": "europe",
+        "declared_zdr": False,
+    }
+    response = management.patch(f"{ROUTE}/{endpoint.pk}", body)
     assert response.status_code == 200
     data = response.json()["data"]
     assert data["upstream_model_id"] == "other"
@@ -350,14 +297,13 @@ def test_patch_returns_the_full_view(management: APIClient, endpoint: PrivateEnd
 def test_a_patch_with_the_stored_values_changes_nothing(
     management: APIClient, endpoint: PrivateEndpoint, upstream: Simulator
 ) -> None:
-    before = snapshots.everything()
-    for body in (
-        {"upstream_model_id": "sim-echo"},
-        {"upstream_model_id": "sim-echo", "base_url": f"{upstream.base_url}/"},
-        {"upstream_model_id": "sim-echo", "declared_region": None, "declared_zdr": None},
-    ):
-        assert management.patch(f"{ROUTE}/{endpoint.pk}", body).status_code == 200
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        for body in (
+            {"upstream_model_id": "sim-echo"},
+            {"upstream_model_id": "sim-echo", "base_url": f"{upstream.base_url}/"},
+            {"upstream_model_id": "sim-echo", "declared_region": None, "declared_zdr": None},
+        ):
+            assert management.patch(f"{ROUTE}/{endpoint.pk}", body).status_code == 200
     endpoint.activate()
 
 
@@ -388,43 +334,39 @@ def test_a_patch_of_the_upstream_clears_the_declarations(
     [
         ({"upstream_model_id": ""}, 400),
         ({"upstream_model_id": None}, 400),
-        ({"upstream_model_id": "x", "base_url": None}, 422),
-        ({"upstream_model_id": "x", "base_url": ""}, 400),
-        ({"upstream_model_id": "x", "declared_zdr": "no"}, 400),
-        ({"upstream_model_id": "x", "declared_region": "mars"}, 400),
-        ({"upstream_model_id": "x", "model_permaslug": "acme/other"}, 400),
-        ({"upstream_model_id": "x", "provider_slug": "other"}, 400),
-        ({"upstream_model_id": "x", "pricing": {"prompt": "1"}}, 400),
-        ({"upstream_model_id": "x", "settings": {"fallback": "some"}}, 400),
-        ({"upstream_model_id": "x", "settings": {"other": 1}}, 400),
-        ({"upstream_model_id": "x", "status": "active"}, 400),
-        ({"upstream_model_id": "x", "base_url": "http://other.example.com"}, 422),
-        ({"upstream_model_id": "x", "base_url": "https://10.0.0.1"}, 422),
-        ({"upstream_model_id": "x", "base_url": "nonsense"}, 422),
+        ({"base_url": None}, 422),
+        ({"base_url": ""}, 400),
+        ({"declared_zdr": "no"}, 400),
+        ({"declared_region": "mars"}, 400),
+        ({"model_permaslug": "acme/other"}, 400),
+        ({"provider_slug": "other"}, 400),
+        ({"pricing": {"prompt": "1"}}, 400),
+        ({"settings": {"fallback": "some"}}, 400),
+        ({"settings": {"other": 1}}, 400),
+        ({"status": "active"}, 400),
+        ({"base_url": "http://other.example.com"}, 422),
+        ({"base_url": "https://10.0.0.1"}, 422),
+        ({"base_url": "nonsense"}, 422),
     ],
 )
 def test_patch_refuses_an_invalid_body(
     management: APIClient, endpoint: PrivateEndpoint, body: dict[str, Any], status: int
 ) -> None:
-    before = snapshots.everything()
-    response = management.patch(f"{ROUTE}/{endpoint.pk}", body)
-    assert response.status_code == status
-    assert response.json()["error"]["code"] == status
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        response = management.patch(f"{ROUTE}/{endpoint.pk}", {"upstream_model_id": "x", **body})
+        assert response.status_code == status
+        assert response.json()["error"]["code"] == status
 
 
 def test_patch_refuses_a_base_url_if_the_credential_contains_it(
     management: APIClient, tenant: Tenant, model: LanguageModel, cloud: Provider
 ) -> None:
     endpoint = factories.make_draft(tenant, model, cloud, base_url=None)
-    before = snapshots.everything()
-    response = management.patch(
-        f"{ROUTE}/{endpoint.pk}",
-        {"upstream_model_id": "x", "base_url": "https://llm.example.com"},
-    )
-    assert response.status_code == 422
-    assert response.json()["error"]["metadata"] == {"error_type": "invalid_base_url"}
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        body = {"upstream_model_id": "x", "base_url": "https://llm.example.com"}
+        response = management.patch(f"{ROUTE}/{endpoint.pk}", body)
+        assert response.status_code == 422
+        assert response.json()["error"]["metadata"] == {"error_type": "invalid_base_url"}
 
 
 def test_put_pricing_replaces_every_rate(management: APIClient, endpoint: PrivateEndpoint) -> None:
@@ -458,10 +400,9 @@ def test_put_pricing_replaces_every_rate(management: APIClient, endpoint: Privat
 def test_put_pricing_refuses_an_invalid_body(
     management: APIClient, endpoint: PrivateEndpoint, body: dict[str, Any]
 ) -> None:
-    before = snapshots.everything()
-    response = management.put(f"{ROUTE}/{endpoint.pk}/pricing", body)
-    assert response.status_code == 400
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        response = management.put(f"{ROUTE}/{endpoint.pk}/pricing", body)
+        assert response.status_code == 400
 
 
 def test_a_deleted_endpoint_keeps_its_row(management: APIClient, endpoint: PrivateEndpoint) -> None:

@@ -23,6 +23,7 @@ from catalog.models import PriceVersion
 from config.credentials import Secret
 from endpoints.models import PrivateEndpoint, Validation
 from tests.support import factories
+from tests.support.endpoints.creating import ROUTE, body_of
 from tests.support.simulator.server import Simulator
 from tests.support.suite.tiers import count_examples
 
@@ -43,16 +44,14 @@ class Lifecycle(RuleBasedStateMachine):
         self._credential: ByokCredential = factories.make_credential(tenant, provider)
         self._workspace = str(tenant.workspace.pk)
         self._client: APIClient = factories.client(tenant.management_key)
-        answer = self._client.post(
-            "/api/v1/private-endpoints",
-            {
-                "model_permaslug": model.canonical_slug,
-                "provider_slug": provider.slug,
-                "upstream_model_id": upstream,
-                "base_url": self.simulator.base_url,
-                "pricing": {"prompt": "0", "completion": "0"},
-            },
+        body = body_of(
+            model,
+            provider,
+            upstream_model_id=upstream,
+            base_url=self.simulator.base_url,
+            pricing={"prompt": "0", "completion": "0"},
         )
+        answer = self._client.post(ROUTE, body)
         assert answer.status_code == 201, answer.content
         self._id = answer.json()["data"]["id"]
         self.status = "draft"
@@ -66,7 +65,7 @@ class Lifecycle(RuleBasedStateMachine):
         self.was_active = False
 
     def _post(self, verb: str, body: dict[str, Any] | None = None) -> Any:
-        return self._client.post(f"/api/v1/private-endpoints/{self._id}/{verb}", body or {})
+        return self._client.post(f"{ROUTE}/{self._id}/{verb}", body or {})
 
     def _expect(self, answer: Any, status: int, error_type: str | None = None) -> None:
         assert answer.status_code == status, answer.content
@@ -104,24 +103,20 @@ class Lifecycle(RuleBasedStateMachine):
 
     @rule()
     def disable(self) -> None:
-        answer = self._post("disable")
-        if self.status == "gone":
-            return self._expect(answer, 404)
-        if self.status != "active":
-            return self._expect(answer, 409, "invalid_state")
-        self._expect(answer, 200)
-        self.status = "disabled"
-        return None
+        self._switch("disable", "active", "disabled")
 
     @rule()
     def enable(self) -> None:
-        answer = self._post("enable")
+        self._switch("enable", "disabled", "active")
+
+    def _switch(self, verb: str, before: str, after: str) -> None:
+        answer = self._post(verb)
         if self.status == "gone":
             return self._expect(answer, 404)
-        if self.status != "disabled":
+        if self.status != before:
             return self._expect(answer, 409, "invalid_state")
         self._expect(answer, 200)
-        self.status = "active"
+        self.status = after
         return None
 
     @rule(upstream=MODELS, zdr=st.sampled_from([True, None, "unsent"]))
@@ -129,7 +124,7 @@ class Lifecycle(RuleBasedStateMachine):
         body: dict[str, Any] = {"upstream_model_id": upstream}
         if zdr != "unsent":
             body["declared_zdr"] = zdr
-        answer = self._client.patch(f"/api/v1/private-endpoints/{self._id}", body)
+        answer = self._client.patch(f"{ROUTE}/{self._id}", body)
         if self.status == "gone":
             return self._expect(answer, 404)
         if self.status != "draft":
@@ -144,10 +139,8 @@ class Lifecycle(RuleBasedStateMachine):
 
     @rule(price=PRICES)
     def reprice(self, price: str) -> None:
-        answer = self._client.put(
-            f"/api/v1/private-endpoints/{self._id}/pricing",
-            {"pricing": {"prompt": price, "completion": price}},
-        )
+        pricing = {"prompt": price, "completion": price}
+        answer = self._client.put(f"{ROUTE}/{self._id}/pricing", {"pricing": pricing})
         if self.status == "gone":
             return self._expect(answer, 404)
         self._expect(answer, 200)
@@ -172,7 +165,7 @@ class Lifecycle(RuleBasedStateMachine):
         if really:  # Skips most deletes, so that most sequences are long.
             return None
         flag = str(draft_only).lower()
-        answer = self._client.delete(f"/api/v1/private-endpoints/{self._id}?draft_only={flag}")
+        answer = self._client.delete(f"{ROUTE}/{self._id}?draft_only={flag}")
         if self.status == "gone":
             return self._expect(answer, 404)
         if draft_only and self.was_active:
@@ -195,10 +188,10 @@ class Lifecycle(RuleBasedStateMachine):
 
     @invariant()
     def the_api_shows_what_the_model_says(self) -> None:
-        answer = self._client.get(f"/api/v1/private-endpoints/{self._id}")
+        answer = self._client.get(f"{ROUTE}/{self._id}")
         if self.status == "gone":
             assert answer.status_code == 404
-            assert self._client.get("/api/v1/private-endpoints").json() == {"data": []}
+            assert self._client.get(ROUTE).json() == {"data": []}
         else:
             assert answer.json()["data"]["status"] == self.status
             assert answer.json()["data"]["pricing"]["prompt"] == self.price

@@ -13,25 +13,19 @@ import requests
 from django.db import connections, transaction
 
 from config.api.errors import InvalidTransition
-from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
 from endusers.models import EndUser
 from tests.support import factories
 from tests.support.database.locks import waiting
+from tests.support.endpoints.creating import KEY, body_of
+from tests.support.endpoints.validating import held, validate
 from tests.support.factories import Tenant
 from tests.support.simulator.server import Simulator
 from tests.support.suite.tiers import count_examples
 
 
-def draft_body(**changes: Any) -> dict[str, Any]:
-    provider, model = factories.make_provider(), factories.make_model()
-    return {
-        "model_permaslug": model.canonical_slug,
-        "provider_slug": provider.slug,
-        "upstream_model_id": "sim-echo",
-        "base_url": "https://llm.example.com/v1",
-        **changes,
-    }
+def draft_body() -> dict[str, Any]:
+    return body_of(factories.make_model(), factories.make_provider())
 
 
 def poster(
@@ -55,9 +49,7 @@ def test_one_idempotency_key_makes_one_endpoint(
     server: str, together: Callable[..., list[Any]]
 ) -> None:
     tenant = factories.make_tenant()
-    post = poster(
-        server, "private-endpoints", tenant, draft_body(), **{"Idempotency-Key": "order-1"}
-    )
+    post = poster(server, "private-endpoints", tenant, draft_body(), **KEY)
     answers = together(*[post] * 50)
     stored = PrivateEndpoint.objects.get()
     assert Counter(status for status, _ in answers) == {201: 50}
@@ -69,9 +61,8 @@ def test_two_bodies_under_one_idempotency_key_make_one_endpoint(
 ) -> None:
     tenant = factories.make_tenant()
     body = draft_body()
-    key = {"Idempotency-Key": "order-1"}
     bodies = [body, body | {"upstream_model_id": "sim-other"}]
-    calls = [poster(server, "private-endpoints", tenant, one, **key) for one in bodies * 12]
+    calls = [poster(server, "private-endpoints", tenant, one, **KEY) for one in bodies * 12]
     answers = together(*calls)
     stored = PrivateEndpoint.objects.get()
     assert Counter(status for status, _ in answers) == {201: 12, 422: 12}
@@ -146,21 +137,9 @@ def test_a_validation_does_not_cover_an_edit_made_during_it(
         tenant, model, provider, base_url=simulator.base_url, upstream_model_id="sim-held"
     )
     simulator.clear()
-
-    def validate() -> bool:
-        try:
-            return validation.run(
-                PrivateEndpoint.objects.get(), workspace_id=tenant.workspace.pk
-            ).passed
-        finally:
-            connections.close_all()
-
-    with ThreadPoolExecutor(1) as pool:
-        pending = pool.submit(validate)
-        assert simulator.wait_until(lambda: simulator.total_requests == 1)
+    with held(simulator, lambda: validate(PrivateEndpoint.objects.get()).passed) as pending:
         endpoint.edit(upstream_model_id="sim-other")
-        simulator.release(2)
-        assert pending.result(60) is True
+    assert pending.result() is True
     stored = PrivateEndpoint.objects.get()
     assert (stored.validation, stored.upstream_model_id) == (None, "sim-other")
 

@@ -13,7 +13,7 @@ from django.db import connections
 from rest_framework.test import APIClient
 
 from accounts.models import ApiKey, ByokCredential
-from catalog.models import LanguageModel, Provider
+from catalog.models import LanguageModel
 from config.apps import Role
 from config.events.outbox import Event
 from endpoints import watch
@@ -21,14 +21,15 @@ from endpoints.models import PrivateEndpoint, Validation
 from inference.models import Generation
 from tests.support import factories
 from tests.support.bulkheads.load import Load
-from tests.support.console import SUBMIT, messages_of, page
+from tests.support.console import messages_of
 from tests.support.database import snapshots
+from tests.support.endpoints.creating import ROUTE
+from tests.support.endpoints.validating import failed, held, row_of
 from tests.support.factories import Tenant
 from tests.support.inference.site import Site, content_of, events_of
-from tests.support.operators.four_eyes import sign_in
+from tests.support.operators.four_eyes import press, sign_in
 from tests.support.simulator.server import Simulator
 
-ROUTE = "/api/v1/private-endpoints"
 HINT = (
     "The allowed_hosts of the credential do not name 127.0.0.1. To allow it, send the secret as "
     "`key` together with `allowed_hosts`: PATCH /byok/{id}."
@@ -36,39 +37,36 @@ HINT = (
 
 
 @pytest.fixture
-def active(
-    tenant: Tenant,
-    model: LanguageModel,
-    provider: Provider,
-    credential: ByokCredential,
-    upstream: Simulator,
-) -> PrivateEndpoint:
-    """Returns an active endpoint, which was not validated by a call."""
-    return make_active(tenant, model, provider, credential, upstream, declared_zdr=True)
-
-
 def make_active(
-    tenant: Tenant,
-    model: LanguageModel,
-    provider: Provider,
-    credential: ByokCredential,
-    upstream: Simulator,
-    **fields: Any,
+    make_draft: Callable[..., PrivateEndpoint], model: LanguageModel, credential: ByokCredential
+) -> Callable[..., PrivateEndpoint]:
+    """Makes an active endpoint, which was not validated by a call."""
+
+    def make(**fields: Any) -> PrivateEndpoint:
+        made = make_draft(model, **fields)
+        factories.make_validation(made, credential)
+        made.activate(by="somebody")
+        return made
+
+    return make
+
+
+@pytest.fixture
+def active(make_active: Callable[..., PrivateEndpoint]) -> PrivateEndpoint:
+    return make_active(declared_zdr=True)
+
+
+@pytest.fixture
+def undeclared(
+    transactional_db: None, make_active: Callable[..., PrivateEndpoint]
 ) -> PrivateEndpoint:
-    made = factories.make_draft(tenant, model, provider, base_url=upstream.base_url, **fields)
-    factories.make_validation(made, credential)
-    made.activate(by="somebody")
-    return made
+    """Returns an active endpoint that declares nothing, and that other threads see."""
+    return make_active()
 
 
 def patch(client: APIClient, endpoint: PrivateEndpoint, tenant: Tenant, **fields: Any) -> Any:
     body = {"activate": {"workspace_id": str(tenant.workspace.pk)}, **fields}
     return client.patch(f"{ROUTE}/{endpoint.pk}", body)
-
-
-def row_of(endpoint: PrivateEndpoint) -> dict[str, Any]:
-    row: dict[str, Any] = PrivateEndpoint.objects.filter(pk=endpoint.pk).values().get()
-    return row
 
 
 def test_a_passed_validation_swaps_the_deployment(
@@ -128,9 +126,8 @@ def test_the_same_deployment_again_changes_and_asks_nothing(
     upstream: Simulator,
     fields: dict[str, Any],
 ) -> None:
-    before = snapshots.everything()
-    assert patch(management, active, tenant, **fields).status_code == 200
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert patch(management, active, tenant, **fields).status_code == 200
     again = patch(management, active, tenant, upstream_model_id="sim-extra")
     first = snapshots.everything()
     once_more = patch(management, active, tenant, upstream_model_id="sim-extra").json()
@@ -154,12 +151,11 @@ def test_an_unknown_workspace_is_refused_where_nothing_needs_a_validation(
     management: APIClient, tenant: Tenant, active: PrivateEndpoint, fields: dict[str, Any]
 ) -> None:
     stranger = factories.make_tenant("Stranger").workspace.pk
-    before = snapshots.everything()
-    for workspace_id in (str(uuid4()), str(stranger)):
-        changes = {**fields, "activate": {"workspace_id": workspace_id}}
-        response = patch(management, active, tenant, **changes)
-        assert (response.status_code, list(response.json())) == (404, ["error"])
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        for workspace_id in (str(uuid4()), str(stranger)):
+            changes = {**fields, "activate": {"workspace_id": workspace_id}}
+            response = patch(management, active, tenant, **changes)
+            assert (response.status_code, list(response.json())) == (404, ["error"])
 
 
 @pytest.mark.parametrize(
@@ -220,12 +216,7 @@ def test_a_host_that_the_credential_may_not_go_to_is_refused_with_the_remedy(
         f"The validation failed: base_url (invalid_base_url). {HINT} Nothing was changed."
     )
     [*_, check] = response.json()["data"]["validation"]["checks"]
-    assert check == {
-        "name": "base_url",
-        "passed": False,
-        "reason": "invalid_base_url",
-        "upstream_message": HINT,
-    }
+    assert check == failed("base_url", "invalid_base_url", HINT)
     assert row_of(active) == before
     assert upstream.connections == 0
 
@@ -268,12 +259,11 @@ def test_a_refused_change_asks_and_stores_nothing(
     status: int,
     error_type: str,
 ) -> None:
-    before = snapshots.everything()
-    response = patch(management, active, tenant, **{"upstream_model_id": "sim-extra", **change})
-    assert response.status_code == status, response.content
-    assert set(response.json()) == {"error"}
-    assert response.json()["error"]["metadata"]["error_type"] == error_type
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        response = patch(management, active, tenant, **{"upstream_model_id": "sim-extra", **change})
+        assert response.status_code == status, response.content
+        assert set(response.json()) == {"error"}
+        assert response.json()["error"]["metadata"]["error_type"] == error_type
     assert upstream.connections == 0
 
 
@@ -282,11 +272,10 @@ def test_strangers_and_inference_keys_replace_nothing(
 ) -> None:
     stranger = factories.make_tenant("Stranger")
     client = factories.client(stranger.management_key)
-    before = snapshots.everything()
-    fields = {"upstream_model_id": "sim-extra"}
-    assert patch(client, active, stranger, **fields).status_code == 404
-    assert patch(inference, active, tenant, **fields).status_code == 403
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        fields = {"upstream_model_id": "sim-extra"}
+        assert patch(client, active, stranger, **fields).status_code == 404
+        assert patch(inference, active, tenant, **fields).status_code == 403
     assert upstream.connections == 0
 
 
@@ -321,104 +310,61 @@ INTERFERENCES: dict[str, tuple[Callable[[PrivateEndpoint], object], str]] = {
 
 @pytest.mark.parametrize("interference", INTERFERENCES)
 def test_a_change_meanwhile_is_kept_and_refuses_the_replacement(
-    transactional_db: None, upstream: Simulator, interference: str
+    undeclared: PrivateEndpoint,
+    management: APIClient,
+    tenant: Tenant,
+    upstream: Simulator,
+    interference: str,
 ) -> None:
-    tenant = factories.make_tenant()
-    provider, model = factories.make_provider(), factories.make_model()
-    credential = factories.make_credential(tenant, provider)
-    active = make_active(tenant, model, provider, credential, upstream)
-    client = factories.client(tenant.management_key)
-
-    def replace() -> Any:
-        try:
-            return patch(client, active, tenant, upstream_model_id="sim-held", declared_zdr=True)
-        finally:
-            connections.close_all()
-
+    fields = {"upstream_model_id": "sim-held", "declared_zdr": True}
     interfere, message = INTERFERENCES[interference]
-    with ThreadPoolExecutor(1) as pool:
-        pending = pool.submit(replace)
-        assert upstream.wait_until(lambda: upstream.total_requests == 1)
-        try:
-            interfere(PrivateEndpoint.objects.get())
-        finally:
-            upstream.release(2)
-        meanwhile = row_of(active)
-        response = pending.result(60)
+    with held(upstream, lambda: patch(management, undeclared, tenant, **fields)) as pending:
+        interfere(PrivateEndpoint.objects.get())
+        meanwhile = row_of(undeclared)
+    response = pending.result()
     status = 404 if interference in ("delete", "archive the workspace") else 409
     assert response.status_code == status, response.content
     assert response.json()["error"]["message"] == message
-    assert row_of(active) == meanwhile
+    assert row_of(undeclared) == meanwhile
     if interference != "delete":
         assert response.json()["data"]["validation"]["passed"] is True
 
 
 def test_a_key_that_is_revoked_meanwhile_replaces_nothing(
-    transactional_db: None, upstream: Simulator
+    undeclared: PrivateEndpoint, management: APIClient, tenant: Tenant, upstream: Simulator
 ) -> None:
-    tenant = factories.make_tenant()
-    provider, model = factories.make_provider(), factories.make_model()
-    credential = factories.make_credential(tenant, provider)
-    active = make_active(tenant, model, provider, credential, upstream)
-    client = factories.client(tenant.management_key)
-    before = row_of(active)
-
-    def replace() -> Any:
-        try:
-            return patch(client, active, tenant, upstream_model_id="sim-held")
-        finally:
-            connections.close_all()
-
-    with ThreadPoolExecutor(1) as pool:
-        pending = pool.submit(replace)
-        assert upstream.wait_until(lambda: upstream.total_requests == 1)
+    before = row_of(undeclared)
+    fields = {"upstream_model_id": "sim-held"}
+    with held(upstream, lambda: patch(management, undeclared, tenant, **fields)) as pending:
         ApiKey.objects.get(name="management").revoke()
-        upstream.release(2)
-        response = pending.result(60)
-    assert response.status_code == 401
-    assert row_of(active) == before
+    assert pending.result().status_code == 401
+    assert row_of(undeclared) == before
 
 
 def test_an_operator_who_loses_the_power_meanwhile_replaces_nothing(
-    transactional_db: None, upstream: Simulator
+    undeclared: PrivateEndpoint, tenant: Tenant, upstream: Simulator
 ) -> None:
-    tenant = factories.make_tenant()
-    provider, model = factories.make_provider(), factories.make_model()
-    credential = factories.make_credential(tenant, provider)
-    active = make_active(tenant, model, provider, credential, upstream)
-    before = row_of(active)
+    before = row_of(undeclared)
     client = sign_in("ann", Role.ADMINISTRATOR)
     form = {
-        **SUBMIT, "base_url": upstream.base_url, "upstream_model_id": "sim-held",
-        "declared_zdr": "true", "workspace": str(tenant.workspace.pk),
+        "base_url": upstream.base_url, "upstream_model_id": "sim-held", "declared_zdr": "true",
+        "workspace": str(tenant.workspace.pk),
     }  # fmt: skip
-
-    def replace() -> Any:
-        try:
-            return client.post(page(active, "replace_deployment"), form, follow=True)
-        finally:
-            connections.close_all()
-
-    with ThreadPoolExecutor(1) as pool:
-        pending = pool.submit(replace)
-        assert upstream.wait_until(lambda: upstream.total_requests == 1)
+    with held(upstream, lambda: press(client, undeclared, "replace_deployment", **form)) as pending:
         User.objects.get(username="ann").groups.set(Group.objects.filter(name=Role.READ_ONLY))
-        upstream.release(2)
-        response = pending.result(60)
-    assert messages_of(response) == ["You may not change endpoints any more. Nothing was changed."]
-    assert row_of(active) == before
+    refusal = "You may not change endpoints any more. Nothing was changed."
+    assert messages_of(pending.result()) == [refusal]
+    assert row_of(undeclared) == before
 
 
-def test_of_two_replacements_one_wins(transactional_db: None, upstream: Simulator) -> None:
-    tenant = factories.make_tenant()
-    provider, model = factories.make_provider(), factories.make_model()
-    credential = factories.make_credential(tenant, provider)
-    active = make_active(tenant, model, provider, credential, upstream)
-
+def test_of_two_replacements_one_wins(
+    undeclared: PrivateEndpoint, tenant: Tenant, upstream: Simulator
+) -> None:
     def replace(zdr: bool) -> Any:
         try:
             client = factories.client(tenant.management_key)
-            return patch(client, active, tenant, upstream_model_id="sim-held", declared_zdr=zdr)
+            fields = {"upstream_model_id": "sim-held", "declared_zdr": zdr}
+            return patch(client, undeclared, tenant, **fields)
         finally:
             connections.close_all()
 
@@ -428,10 +374,10 @@ def test_of_two_replacements_one_wins(transactional_db: None, upstream: Simulato
         upstream.release(4)
         answers = [each.result(60) for each in pending]
     assert sorted(answer.status_code for answer in answers) == [200, 409]
-    active.refresh_from_db()
-    assert active.declared_zdr is (answers[0].status_code == 200)
-    assert active.validation is not None
-    assert active.validation.configuration == active.configuration
+    undeclared.refresh_from_db()
+    assert undeclared.declared_zdr is (answers[0].status_code == 200)
+    assert undeclared.validation is not None
+    assert undeclared.validation.configuration == undeclared.configuration
 
 
 def test_a_watch_of_the_old_deployment_says_nothing_of_the_new_one(

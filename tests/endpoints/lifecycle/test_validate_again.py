@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from django.db import connections
 from django.test import Client
 from rest_framework.test import APIClient
 
+from catalog.models import LanguageModel
 from config.clocks.clock import clock
 from config.events.outbox import Event
 from endpoints.models import PrivateEndpoint, Proof, Validation
 from tests.support import factories
-from tests.support.console import SUBMIT, messages_of, page
+from tests.support.console import messages_of
 from tests.support.database import snapshots
+from tests.support.endpoints.creating import ROUTE
+from tests.support.endpoints.validating import held, row_of
 from tests.support.factories import Tenant
+from tests.support.operators.four_eyes import press
 from tests.support.simulator.server import Simulator
-
-ROUTE = "/api/v1/private-endpoints"
 
 
 @pytest.fixture
-def active(tenant: Tenant, upstream: Simulator) -> PrivateEndpoint:
-    return make_active(tenant, upstream)
-
-
-def make_active(tenant: Tenant, upstream: Simulator) -> PrivateEndpoint:
-    model, provider = factories.make_model(), factories.make_provider()
-    endpoint = factories.make_active(tenant, model, provider, base_url=upstream.base_url)
+def active(active: PrivateEndpoint, upstream: Simulator) -> PrivateEndpoint:
+    """Returns the room's active endpoint, of which the upstream has forgotten the requests."""
     upstream.clear()
-    return endpoint
+    return active
 
 
 def validate(client: APIClient, endpoint: PrivateEndpoint, tenant: Tenant) -> Any:
@@ -43,11 +39,6 @@ def validate(client: APIClient, endpoint: PrivateEndpoint, tenant: Tenant) -> An
 def change(endpoint: PrivateEndpoint, **fields: Any) -> dict[str, Any]:
     PrivateEndpoint.objects.filter(pk=endpoint.pk).update(**fields)
     return row_of(endpoint)
-
-
-def row_of(endpoint: PrivateEndpoint) -> dict[str, Any]:
-    row: dict[str, Any] = PrivateEndpoint.objects.filter(pk=endpoint.pk).values().get()
-    return row
 
 
 def test_a_passed_one_is_the_new_baseline_and_ends_a_drift(
@@ -124,63 +115,52 @@ def test_a_lost_operation_is_named(
 
 
 def test_another_deployment_meanwhile_is_not_judged(
-    transactional_db: None, upstream: Simulator
+    transactional_db: None,
+    management: APIClient,
+    tenant: Tenant,
+    active: PrivateEndpoint,
+    upstream: Simulator,
 ) -> None:
-    tenant = factories.make_tenant()
-    active = make_active(tenant, upstream)
     change(active, upstream_model_id="sim-held")
-
-    def ask() -> Any:
-        try:
-            return validate(factories.client(tenant.management_key), active, tenant)
-        finally:
-            connections.close_all()
-
-    with ThreadPoolExecutor(1) as pool:
-        pending = pool.submit(ask)
-        assert upstream.wait_until(lambda: upstream.total_requests == 1)
-        try:
-            meanwhile = change(active, upstream_model_id="sim-extra")
-        finally:
-            upstream.release(2)
-        assert pending.result(60).json()["data"]["passed"] is True
+    with held(upstream, lambda: validate(management, active, tenant)) as pending:
+        meanwhile = change(active, upstream_model_id="sim-extra")
+    assert pending.result().json()["data"]["passed"] is True
     after = row_of(active)
     assert {**after, "updated_at": None} == {**meanwhile, "updated_at": None}
     assert Validation.objects.count() == 2
 
 
 def test_a_draft_is_not_validated_again(
-    management: APIClient, tenant: Tenant, upstream: Simulator
+    management: APIClient,
+    tenant: Tenant,
+    make_draft: Callable[..., PrivateEndpoint],
+    model: LanguageModel,
+    upstream: Simulator,
 ) -> None:
-    draft = factories.make_draft(
-        tenant, factories.make_model(), factories.make_provider(), base_url=upstream.base_url
-    )
-    upstream.clear()
-    before = snapshots.everything()
-    answer = validate(management, draft, tenant)
-    assert (answer.status_code, answer.json()["error"]["metadata"]) == (
-        409,
-        {"error_type": "invalid_state", "status": "draft"},
-    )
-    assert snapshots.everything() == before
+    draft = make_draft(model)
+    with snapshots.unchanged():
+        answer = validate(management, draft, tenant)
+        assert (answer.status_code, answer.json()["error"]["metadata"]) == (
+            409,
+            {"error_type": "invalid_state", "status": "draft"},
+        )
     assert upstream.connections == 0
 
 
 def test_an_active_one_is_validated_only_if_that_is_asked_for(
     management: APIClient, tenant: Tenant, active: PrivateEndpoint, upstream: Simulator
 ) -> None:
-    before = snapshots.everything()
-    for again in ({}, {"again": False}, {"again": None}):
-        body = {"workspace_id": str(tenant.workspace.pk), **again}
-        answer = management.post(f"{ROUTE}/{active.pk}/validate", body)
-        assert answer.status_code == 409, answer.content
-        error = answer.json()["error"]
-        assert error["message"] == (
-            "The private endpoint is active; only a draft is validated without again. Send "
-            "again: true to validate an active endpoint."
-        )
-        assert error["metadata"] == {"error_type": "invalid_state", "status": "active"}
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        for again in ({}, {"again": False}, {"again": None}):
+            body = {"workspace_id": str(tenant.workspace.pk), **again}
+            answer = management.post(f"{ROUTE}/{active.pk}/validate", body)
+            assert answer.status_code == 409, answer.content
+            error = answer.json()["error"]
+            assert error["message"] == (
+                "The private endpoint is active; only a draft is validated without again. Send "
+                "again: true to validate an active endpoint."
+            )
+            assert error["metadata"] == {"error_type": "invalid_state", "status": "active"}
     assert upstream.connections == 0
 
 
@@ -207,13 +187,13 @@ def test_strangers_and_wrong_bodies_ask_nothing(
 def test_the_console_validates_an_active_endpoint_again(
     operator: Client, tenant: Tenant, active: PrivateEndpoint, upstream: Simulator
 ) -> None:
-    form = {**SUBMIT, "workspace": str(tenant.workspace.pk)}
-    answer = operator.post(page(active, "validate_again"), form, follow=True)
+    workspace = str(tenant.workspace.pk)
+    answer = press(operator, active, "validate_again", workspace=workspace)
     assert messages_of(answer) == ["The validation passed."]
     found = Validation.objects.latest("created_at")
     assert (row_of(active)["validation_id"], found.validated_by) == (found.pk, "operator operator")
     active.disable()
     upstream.clear()
-    answer = operator.post(page(active, "validate_again"), form, follow=True)
+    answer = press(operator, active, "validate_again", workspace=workspace)
     assert messages_of(answer) == ["The private endpoint is disabled; this needs it to be active."]
     assert upstream.connections == 0

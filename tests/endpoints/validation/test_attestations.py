@@ -10,30 +10,18 @@ from rest_framework.test import APIClient
 from endpoints.models import Attestation, PrivateEndpoint
 from inference.models import Generation
 from tests.support import factories
-from tests.support.factories import Tenant
+from tests.support.endpoints.creating import ROUTE, body_of
 from tests.support.simulator.server import Simulator
 
 
 def declare(management: APIClient, **declared: object) -> str:
-    model, provider = factories.make_model(), factories.make_provider()
-    answer = management.post(
-        "/api/v1/private-endpoints",
-        {
-            "model_permaslug": model.canonical_slug,
-            "provider_slug": provider.slug,
-            "upstream_model_id": "sim-echo",
-            "base_url": "https://llm.example.com/v1",
-            **declared,
-        },
-        headers={"X-Request-Id": "request-1"},
-    )
+    body = body_of(factories.make_model(), factories.make_provider(), **declared)
+    answer = management.post(ROUTE, body, headers={"X-Request-Id": "request-1"})
     assert answer.status_code == 201, answer.content
     return str(answer.json()["data"]["id"])
 
 
-def test_a_declaration_is_stored_with_its_author_and_request(
-    tenant: Tenant, management: APIClient
-) -> None:
+def test_a_declaration_is_stored_with_its_author_and_request(management: APIClient) -> None:
     endpoint_id = declare(management, declared_zdr=True, declared_region="europe")
     made = Attestation.objects.get(endpoint_id=endpoint_id)
     assert made.declarations == (True, "europe")
@@ -42,19 +30,15 @@ def test_a_declaration_is_stored_with_its_author_and_request(
     assert PrivateEndpoint.objects.get(pk=endpoint_id).attestation == made
 
 
-def test_an_endpoint_without_declarations_has_no_attestation(
-    tenant: Tenant, management: APIClient
-) -> None:
+def test_an_endpoint_without_declarations_has_no_attestation(management: APIClient) -> None:
     endpoint_id = declare(management)
     assert PrivateEndpoint.objects.get(pk=endpoint_id).attestation is None
     assert Attestation.objects.count() == 0
 
 
-def test_edit_appends_a_declaration_and_keeps_the_old_one(
-    tenant: Tenant, management: APIClient
-) -> None:
+def test_edit_appends_a_declaration_and_keeps_the_old_one(management: APIClient) -> None:
     endpoint_id = declare(management, declared_zdr=True)
-    url = f"/api/v1/private-endpoints/{endpoint_id}"
+    url = f"{ROUTE}/{endpoint_id}"
     management.patch(url, {"upstream_model_id": "sim-echo", "declared_zdr": False})
     management.patch(url, {"upstream_model_id": "sim-echo", "declared_zdr": False})
     assert [made.declarations for made in Attestation.objects.order_by("id")] == [
@@ -63,11 +47,9 @@ def test_edit_appends_a_declaration_and_keeps_the_old_one(
     ]
 
 
-def test_a_withdrawn_declaration_is_stored_as_an_attestation(
-    tenant: Tenant, management: APIClient
-) -> None:
+def test_a_withdrawn_declaration_is_stored_as_an_attestation(management: APIClient) -> None:
     endpoint_id = declare(management, declared_zdr=True)
-    url = f"/api/v1/private-endpoints/{endpoint_id}"
+    url = f"{ROUTE}/{endpoint_id}"
     answer = management.patch(url, {"upstream_model_id": "other"}).json()
     assert (answer["data"]["declared_zdr"], answer["cleared"]) == (None, ["declared_zdr"])
     again = management.patch(url, {"upstream_model_id": "other"}).json()
@@ -89,24 +71,22 @@ def test_a_withdrawn_declaration_is_stored_as_an_attestation(
     ],
 )
 def test_an_edit_names_the_declarations_that_it_clears(
-    tenant: Tenant, management: APIClient, change: dict[str, object], cleared: list[str] | None
+    management: APIClient, change: dict[str, object], cleared: list[str] | None
 ) -> None:
     endpoint_id = declare(management, declared_zdr=True, declared_region="europe")
-    answer = management.patch(f"/api/v1/private-endpoints/{endpoint_id}", change)
+    answer = management.patch(f"{ROUTE}/{endpoint_id}", change)
     assert (answer.status_code, answer.json().get("cleared")) == (200, cleared)
 
 
-@pytest.mark.parametrize("statement", ["UPDATE", "DELETE"])
-def test_attestations_are_append_only(
-    tenant: Tenant, management: APIClient, statement: str
-) -> None:
+@pytest.mark.parametrize(
+    "statement",
+    ["UPDATE endpoints_attestation SET declared_zdr = false", "DELETE FROM endpoints_attestation"],
+    ids=["UPDATE", "DELETE"],
+)
+def test_attestations_are_append_only(management: APIClient, statement: str) -> None:
     declare(management, declared_zdr=True)
-    sql = {
-        "UPDATE": "UPDATE endpoints_attestation SET declared_zdr = false",
-        "DELETE": "DELETE FROM endpoints_attestation",
-    }[statement]
     with pytest.raises(IntegrityError, match="append-only"), transaction.atomic():
-        connection.cursor().execute(sql)
+        connection.cursor().execute(statement)
     assert Attestation.objects.get().declared_zdr is True
 
 
@@ -114,13 +94,9 @@ def test_a_generation_references_the_current_attestation(
     server: str, simulator: Simulator, eventually: Callable[[Callable[[], bool]], None]
 ) -> None:
     tenant = factories.make_tenant()
-    model = factories.make_model("acme/falcon")
+    model, provider = factories.make_model("acme/falcon"), factories.make_provider()
     endpoint = factories.make_active(
-        tenant,
-        model,
-        factories.make_provider(),
-        base_url=simulator.base_url,
-        declared_zdr=True,
+        tenant, model, provider, base_url=simulator.base_url, declared_zdr=True
     )
     answer = requests.post(
         f"{server}/api/v1/chat/completions",

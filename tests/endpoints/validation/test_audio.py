@@ -5,42 +5,29 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from accounts.models import ByokCredential, workspace_for
-from catalog.models import Provider
 from config.local.certificates import ensure_certificates
-from endpoints import validation
-from endpoints.models import PrivateEndpoint, Validation
+from endpoints.models import PrivateEndpoint
 from tests.support import factories
-from tests.support.factories import Tenant
+from tests.support.endpoints.validating import passed, validate
 from tests.support.simulator.server import Simulator
 from tests.support.upstreams.tls import Script, serving
 
-NOT_AUDIO = "The answer is not audio"
-
 
 @pytest.fixture
-def make_draft(
-    tenant: Tenant, provider: Provider, credential: ByokCredential, upstream: Simulator
-) -> Any:
-    """Returns a function that makes a draft of a model with an output and a behaviour."""
+def make_draft(make_draft: Callable[..., PrivateEndpoint]) -> Callable[..., PrivateEndpoint]:
+    """Makes a draft of a model with an output and a behaviour."""
 
     def make(output: str, behaviour: str = "sim-echo") -> PrivateEndpoint:
         model = factories.make_model(f"acme/{output}", output_modalities=[output])
-        return factories.make_draft(
-            tenant, model, provider, base_url=upstream.base_url, upstream_model_id=behaviour
-        )
+        return make_draft(model, upstream_model_id=behaviour)
 
     return make
-
-
-def validate(draft: PrivateEndpoint) -> Validation:
-    workspace = workspace_for(draft.organization.pk, None)
-    return validation.run(draft, workspace_id=workspace.pk)
 
 
 @pytest.mark.parametrize("output", ["speech", "transcription"])
@@ -49,7 +36,7 @@ def test_a_deployment_is_asked_for_what_its_model_does(
 ) -> None:
     result = validate(make_draft(output))
     names = ["workspace", "byok_key", "base_url", output, "usage", "model"]
-    assert result.checks[:-1] == [{"name": name, "passed": True} for name in names[:-1]]
+    assert result.checks[:-1] == passed(names[:-1])
     assert result.checks[-1] == {
         "name": "model", "passed": True, "notes": ["The name of the model is not reported."],
     }  # fmt: skip
@@ -148,19 +135,19 @@ def test_a_transcription_without_usage_passes(make_draft: Any) -> None:
 @pytest.mark.parametrize(
     ("output", "behaviour", "reason"),
     [
-        ("speech", "sim-html", "invalid_response"),
-        ("speech", "sim-html-audio", "invalid_response"),
-        ("speech", "sim-wrong-shape", "invalid_response"),
-        ("speech", "sim-empty-stream", "invalid_response"),
-        ("speech", "sim-error-200", "invalid_response"),
-        ("speech", "sim-reset-stream", "invalid_response"),
-        ("speech", "sim-close-stream", "invalid_response"),
-        ("speech", "sim-endless", "invalid_response"),
+        *(
+            ("speech", f"sim-{fault}", "invalid_response")
+            for fault in (
+                *("html", "html-audio", "wrong-shape", "empty-stream", "error-200"),
+                *("reset-stream", "close-stream", "endless"),
+            )
+        ),
         ("speech", "sim-status:500", "upstream_error"),
         ("speech", "sim-redirect", "upstream_error"),
-        ("transcription", "sim-html", "invalid_response"),
-        ("transcription", "sim-wrong-shape", "invalid_response"),
-        ("transcription", "sim-error-200", "invalid_response"),
+        *(
+            ("transcription", f"sim-{fault}", "invalid_response")
+            for fault in ("html", "wrong-shape", "error-200")
+        ),
         ("transcription", "sim-status:429", "upstream_error"),
         ("transcription", "sim-connect-reset", "upstream_error"),
     ],

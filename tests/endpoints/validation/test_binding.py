@@ -15,20 +15,18 @@ from endpoints import rotation, validation, watch
 from endpoints.models import PrivateEndpoint, Validation
 from endpoints.validation import HostIsNew
 from tests.support import factories
+from tests.support.endpoints.validating import failed, validate
 from tests.support.factories import Tenant
 from tests.support.simulator.server import Simulator
 
 pytestmark = pytest.mark.django_db
 
-SECRET = "test-credential-0123456789"
-ELSEWHERE = {
-    "name": "base_url",
-    "passed": False,
-    "reason": "invalid_base_url",
-    "upstream_message": "The credential is bound by its first use to simulator.test; 127.0.0.1 is "
-    "elsewhere. To allow it, send the secret as `key` together with `allowed_hosts`: "
-    "PATCH /byok/{id}.",
-}
+ELSEWHERE = failed(
+    "base_url",
+    "invalid_base_url",
+    "The credential is bound by its first use to simulator.test; 127.0.0.1 is elsewhere. To allow "
+    "it, send the secret as `key` together with `allowed_hosts`: PATCH /byok/{id}.",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -40,44 +38,39 @@ def _pinned_name(settings: Any) -> None:
 
 @pytest.fixture
 def make_draft(
-    tenant: Tenant, model: LanguageModel, provider: Provider, upstream: Simulator
+    make_draft: Callable[..., PrivateEndpoint], model: LanguageModel, upstream: Simulator
 ) -> Callable[..., PrivateEndpoint]:
+    """Makes a draft at a name of the simulator."""
+
     def make(host: str, behaviour: str = "sim-echo") -> PrivateEndpoint:
         base_url = f"https://{host}:{upstream.port}/v1"
-        return factories.make_draft(
-            tenant, model, provider, base_url=base_url, upstream_model_id=behaviour
-        )
+        return make_draft(model, base_url=base_url, upstream_model_id=behaviour)
 
     return make
-
-
-def run(draft: PrivateEndpoint, **options: Any) -> Validation:
-    workspace = draft.organization.workspaces.get()
-    return validation.run(draft, workspace_id=workspace.pk, **options)
 
 
 def test_a_passed_validation_binds_the_credential(
     credential: ByokCredential, make_draft: Callable[..., PrivateEndpoint], upstream: Simulator
 ) -> None:
-    first = run(make_draft("simulator.test"))
+    first = validate(make_draft("simulator.test"))
     assert (first.outcome, first.host) == ("passed", "simulator.test")
     credential.refresh_from_db()
     assert credential.bound_domains == ["simulator.test"]
     upstream.clear()
-    second = run(make_draft("127.0.0.1"))
+    second = validate(make_draft("127.0.0.1"))
     assert (second.outcome, second.checks[-1], second.host) == ("failed", ELSEWHERE, "")
     assert upstream.connections == 0
-    assert run(make_draft("simulator.test")).passed
+    assert validate(make_draft("simulator.test")).passed
 
 
 def test_a_failed_validation_binds_nothing(
     credential: ByokCredential, make_draft: Callable[..., PrivateEndpoint]
 ) -> None:
-    failed = run(make_draft("127.0.0.1", "sim-500"))
-    assert (failed.outcome, failed.host) == ("failed", "127.0.0.1")
+    result = validate(make_draft("127.0.0.1", "sim-500"))
+    assert (result.outcome, result.host) == ("failed", "127.0.0.1")
     credential.refresh_from_db()
     assert credential.bound_domains is None
-    assert run(make_draft("simulator.test")).passed
+    assert validate(make_draft("simulator.test")).passed
 
 
 def test_of_two_concurrent_first_validations_one_binds_and_the_other_fails(
@@ -103,19 +96,19 @@ def test_a_second_credential_validates_at_a_second_domain(
     credential: ByokCredential,
     make_draft: Callable[..., PrivateEndpoint],
 ) -> None:
-    run(make_draft("simulator.test"))
+    validate(make_draft("simulator.test"))
     second = factories.make_credential(tenant, provider, "second-credential-0123456789")
-    result = run(make_draft("127.0.0.1"))
+    result = validate(make_draft("127.0.0.1"))
     assert (result.outcome, result.credential) == ("passed", second)
 
 
 def test_the_providers_own_host_is_always_allowed(
     provider: Provider, credential: ByokCredential, make_draft: Callable[..., PrivateEndpoint]
 ) -> None:
-    run(make_draft("simulator.test"))
+    validate(make_draft("simulator.test"))
     provider.base_url = "https://127.0.0.1/v1"
     provider.save_fields("base_url")
-    assert run(make_draft("127.0.0.1")).passed
+    assert validate(make_draft("127.0.0.1")).passed
 
 
 @pytest.mark.parametrize(
@@ -135,17 +128,17 @@ def test_the_setting_changes_the_rule(
     hosts: list[str] | None,
     outcome: str,
 ) -> None:
-    run(make_draft("simulator.test"))
+    validate(make_draft("simulator.test"))
     settings.CREDENTIALS_REQUIRE_HOSTS = rule
     ByokCredential.objects.update(allowed_hosts=hosts)
-    assert run(make_draft("127.0.0.1")).outcome == outcome
+    assert validate(make_draft("127.0.0.1")).outcome == outcome
 
 
 def test_the_watch_and_a_rotation_obey_the_binding(
     credential: ByokCredential, make_draft: Callable[..., PrivateEndpoint], upstream: Simulator
 ) -> None:
     endpoint = make_draft("127.0.0.1")
-    run(endpoint)
+    validate(endpoint)
     endpoint.activate()
     ByokCredential.objects.update(bound_domains=["simulator.test"])
     upstream.clear()
@@ -166,31 +159,31 @@ def test_an_operator_who_may_not_bind_validates_where_an_active_endpoint_points(
 ) -> None:
     draft, other = make_draft("simulator.test"), make_draft("simulator.test")
     with pytest.raises(HostIsNew) as caught:
-        run(draft, may_bind=False)
+        validate(draft, may_bind=False)
     assert "No active endpoint sends the secret of acme" in caught.value.message
     assert "to simulator.test." in caught.value.message
     assert (upstream.connections, Validation.objects.count()) == (0, 0)
 
     # A use and names of the owner are not enough.
-    assert run(other).passed
+    assert validate(other).passed
     ByokCredential.objects.update(allowed_hosts=["simulator.test", "127.0.0.1"])
     upstream.clear()
     for refused in (draft, make_draft("127.0.0.1")):
         with pytest.raises(HostIsNew):
-            run(refused, may_bind=False)
+            validate(refused, may_bind=False)
     assert upstream.connections == 0
 
     other.activate()
     with pytest.raises(HostIsNew):
-        run(make_draft("127.0.0.1"), may_bind=False)
-    assert run(draft, may_bind=False).passed
+        validate(make_draft("127.0.0.1"), may_bind=False)
+    assert validate(draft, may_bind=False).passed
 
     # Another credential of the organization has no active endpoint there.
     ByokCredential.objects.update(disabled=True)
     factories.make_credential(tenant, provider, "second-credential-0123456789")
     with pytest.raises(HostIsNew):
-        run(draft, may_bind=False)
+        validate(draft, may_bind=False)
     ByokCredential.objects.filter(pk=credential.pk).update(disabled=False)
     other.disable()
     with pytest.raises(HostIsNew):
-        run(draft, may_bind=False)
+        validate(draft, may_bind=False)

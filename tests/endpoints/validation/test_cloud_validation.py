@@ -8,15 +8,13 @@ from typing import Any, Final
 import pytest
 from rest_framework.test import APIClient
 
-from accounts.models import (
-    ByokCredential,
-    workspace_for,
-)
+from accounts.models import ByokCredential
 from catalog.models import LanguageModel, Provider
-from endpoints import validation
-from endpoints.models import PrivateEndpoint, Validation
+from endpoints.models import PrivateEndpoint
 from tests.support import factories
 from tests.support.embedded import AZURE_HOST, BEDROCK_HOST, VERTEX_HOST
+from tests.support.endpoints.creating import ROUTE
+from tests.support.endpoints.validating import failed, passed, validate
 from tests.support.factories import Tenant
 from tests.support.simulator.server import Simulator
 from tests.support.upstreams import clouds as cloud
@@ -57,31 +55,21 @@ def draft_of(
     return factories.make_draft(tenant, model, provider, base_url=None, upstream_model_id="my/gpt")
 
 
-def run(draft: PrivateEndpoint) -> Validation:
-    return validation.run(draft, workspace_id=workspace_for(draft.organization.pk, None).pk)
-
-
 @pytest.mark.parametrize("name", GOOD)
 def test_a_deployment_is_created_validated_and_activated(
-    management: APIClient,
-    tenant: Tenant,
-    model: LanguageModel,
-    clouds: Simulator,
-    name: str,
+    management: APIClient, tenant: Tenant, model: LanguageModel, clouds: Simulator, name: str
 ) -> None:
     dialect, members, host, path = GOOD[name]
     factories.make_provider("cloud", dialect=dialect, base_url=None)
     stored = management.post("/api/v1/byok", {"provider": "cloud", "key": json.dumps(members)})
     assert stored.status_code == 201, stored.content
-    created = management.post(
-        "/api/v1/private-endpoints",
-        {
-            "model_permaslug": model.canonical_slug,
-            "provider_slug": "cloud",
-            "upstream_model_id": "my/gpt",
-            "activate": {"workspace_id": str(tenant.workspace.pk)},
-        },
-    )
+    body = {
+        "model_permaslug": model.canonical_slug,
+        "provider_slug": "cloud",
+        "upstream_model_id": "my/gpt",
+        "activate": {"workspace_id": str(tenant.workspace.pk)},
+    }
+    created = management.post(ROUTE, body)
     assert created.status_code == 201, created.content
     assert created.json()["data"]["status"] == "active"
     checks = PrivateEndpoint.objects.get().validation.checks
@@ -93,7 +81,7 @@ def test_a_deployment_is_created_validated_and_activated(
         (host, path, "my/gpt", False),
         (host, f"{path}-stream" if path == CONVERSE else path, "my/gpt", True),
     ]
-    shown = management.get(f"/api/v1/private-endpoints/{created.json()['data']['id']}")
+    shown = management.get(f"{ROUTE}/{created.json()['data']['id']}")
     assert shown.json()["data"]["base_url"] is None
 
 
@@ -124,7 +112,7 @@ def test_a_refusal_by_the_cloud_fails_the_check_with_its_status(
     tenant: Tenant, model: LanguageModel, clouds: Simulator, name: str
 ) -> None:
     dialect, members, status = REFUSED[name]
-    result = run(draft_of(tenant, model, dialect, members))
+    result = validate(draft_of(tenant, model, dialect, members))
     assert [check["name"] for check in result.checks if check["passed"]] == PASSED[:3]
     check = result.checks[-1]
     assert (check["name"], check["reason"]) == ("completion", "upstream_error")
@@ -140,7 +128,7 @@ def test_an_expired_login_is_refused(
     gate.skew = 3601
     clouds.admit = gate
     members = {"bedrock": cloud.bedrock, "vertex": cloud.vertex}[dialect]()
-    check = run(draft_of(tenant, model, dialect, members)).checks[-1]
+    check = validate(draft_of(tenant, model, dialect, members)).checks[-1]
     assert (check["name"], check["reason"]) == ("completion", "upstream_error")
     assert check["upstream_status"] == status
 
@@ -156,18 +144,10 @@ def test_an_expired_login_is_refused(
     ],
 )
 def test_a_credential_without_a_valid_location_fails_the_base_url(
-    tenant: Tenant,
-    model: LanguageModel,
-    clouds: Simulator,
-    dialect: str,
-    members: dict[str, Any],
+    tenant: Tenant, model: LanguageModel, clouds: Simulator, dialect: str, members: dict[str, Any]
 ) -> None:
-    result = run(draft_of(tenant, model, dialect, members))
-    assert result.checks == [
-        {"name": "workspace", "passed": True},
-        {"name": "byok_key", "passed": True},
-        {"name": "base_url", "passed": False, "reason": "invalid_base_url"},
-    ]
+    result = validate(draft_of(tenant, model, dialect, members))
+    assert result.checks == [*passed(PASSED[:2]), failed("base_url", "invalid_base_url")]
     assert clouds.connections == 0
 
 
@@ -179,14 +159,14 @@ def test_a_credential_always_goes_to_the_host_that_it_names(
     settings.CREDENTIALS_REQUIRE_HOSTS = rule
     dialect, members, host, _ = GOOD[name]
     draft = draft_of(tenant, model, dialect, members)
-    assert run(draft).passed
+    assert validate(draft).passed
     for limits in (
         {"allowed_hosts": ["elsewhere.example"]},
         {"bound_domains": ["elsewhere.example"]},
     ):
         ByokCredential.objects.update(**limits)
         clouds.clear()
-        result = run(draft)
+        result = validate(draft)
         assert (result.outcome, result.host) == ("passed", host)
         assert {request.headers["host"] for request in clouds.requests} == {host}
 
@@ -198,7 +178,7 @@ def test_the_reported_model_is_shown_but_not_compared(
     dialect, members, _, _ = GOOD[name]
     draft = draft_of(tenant, model, dialect, members)
     draft.edit(upstream_model_id="sim-wrong-model")
-    result = run(draft)
+    result = validate(draft)
     assert result.passed
     assert result.checks[-1] == {"name": "model", "passed": True, "actual_model": "another-model"}
 
@@ -210,6 +190,6 @@ def test_a_cloud_endpoint_with_its_own_base_url_fails_the_base_url(
     draft = factories.make_draft(tenant, model, provider, base_url="https://evil.example/v1")
     Provider.objects.filter(pk=provider.pk).update(dialect="azure")
     draft.refresh_from_db()
-    check = run(draft).checks[-1]
+    check = validate(draft).checks[-1]
     assert (check["name"], check["reason"]) == ("base_url", "invalid_base_url")
     assert clouds.connections == 0

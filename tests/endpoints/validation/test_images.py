@@ -12,44 +12,21 @@ from typing import Any
 
 import pytest
 
-from accounts.models import ByokCredential, workspace_for
-from catalog.models import LanguageModel, Provider
-from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
 from tests.support import factories
-from tests.support.factories import Tenant
+from tests.support.endpoints.validating import validate
 from tests.support.inference.pictures import ENCODED, PNG
 from tests.support.simulator.server import Simulator
 from tests.support.upstreams import tls
 
+NO_DATA = "The answer has no data of an image, or of none that is known."
 CHECKS = ["workspace", "byok_key", "base_url", "images", "usage", "model"]
 
 
 @pytest.fixture
-def painter(db: None) -> LanguageModel:
-    return factories.make_model("acme/painter", output_modalities=["image"])
-
-
-@pytest.fixture
-def draft(
-    tenant: Tenant,
-    painter: LanguageModel,
-    provider: Provider,
-    credential: ByokCredential,
-    upstream: Simulator,
-) -> PrivateEndpoint:
-    return factories.make_draft(
-        tenant,
-        painter,
-        provider,
-        base_url=upstream.base_url,
-        price=factories.make_price("0.001", "0.00001"),
-    )
-
-
-def validate(draft: PrivateEndpoint) -> Validation:
-    workspace = workspace_for(draft.organization.pk, None)
-    return validation.run(draft, workspace_id=workspace.pk)
+def draft(make_draft: Callable[..., PrivateEndpoint]) -> PrivateEndpoint:
+    painter = factories.make_model("acme/painter", output_modalities=["image"])
+    return make_draft(painter, price=factories.make_price("0.001", "0.00001"))
 
 
 def test_a_deployment_that_makes_images_passes(draft: PrivateEndpoint, upstream: Simulator) -> None:
@@ -126,25 +103,14 @@ def test_a_provider_without_qualities_is_asked_again_without(answer_with: Any) -
     ("answers", "reason", "text"),
     [
         ((REFUSED, REFUSED), "upstream_error", "Unknown parameter: quality"),
-        (
-            (respond("200 OK", {"data": []}),),
-            "invalid_response",
-            "The answer has no images.",
-        ),
-        (
-            (respond("200 OK", {"data": [{"b64_json": ENCODED}] * 2}),),
-            "invalid_response",
-            "The answer has 2 images instead of 1.",
-        ),
-        (
-            (respond("200 OK", {"data": [{"b64_json": "QUJD"}]}),),
-            "invalid_response",
-            "The answer has no data of an image, or of none that is known.",
-        ),
-        (
-            (respond("200 OK", {"data": [{"url": "https://pictures.example/1.png"}]}),),
-            "invalid_response",
-            "The answer has no data of an image, or of none that is known.",
+        *(
+            ((respond("200 OK", {"data": data}),), "invalid_response", text)
+            for data, text in (
+                ([], "The answer has no images."),
+                ([{"b64_json": ENCODED}] * 2, "The answer has 2 images instead of 1."),
+                ([{"b64_json": "QUJD"}], NO_DATA),
+                ([{"url": "https://pictures.example/1.png"}], NO_DATA),
+            )
         ),
     ],
 )
@@ -152,6 +118,6 @@ def test_a_deployment_that_makes_no_image_fails(
     answer_with: Any, answers: tuple[bytes, ...], reason: str, text: str
 ) -> None:
     result, _ = answer_with(*answers)
-    [failed] = [check for check in result.checks if not check["passed"]]
-    assert (failed["name"], failed["reason"]) == ("images", reason)
-    assert failed["upstream_message"] == text
+    [check] = [check for check in result.checks if not check["passed"]]
+    assert (check["name"], check["reason"]) == ("images", reason)
+    assert check["upstream_message"] == text

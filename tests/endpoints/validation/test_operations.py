@@ -12,17 +12,16 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
-from accounts.models import ByokCredential, workspace_for
 from catalog.models import LanguageModel, Provider
-from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
 from tests.support import factories
-from tests.support.factories import Tenant
+from tests.support.endpoints.creating import ROUTE, assert_refused
+from tests.support.endpoints.validating import failed, passed, validate
 from tests.support.simulator.server import Simulator
 from tests.support.upstreams import tls
 
-ROUTE = "/api/v1/private-endpoints"
 CHECKS = ["workspace", "byok_key", "base_url", "embeddings", "usage", "model"]
+Answers = Callable[[Sequence[bytes]], Validation]
 NOT_NUMBERS = "An embedding of the answer is not a list of numbers."
 
 
@@ -32,26 +31,13 @@ def embedder(db: None) -> LanguageModel:
 
 
 @pytest.fixture
-def draft(
-    tenant: Tenant,
-    embedder: LanguageModel,
-    provider: Provider,
-    credential: ByokCredential,
-    upstream: Simulator,
-) -> PrivateEndpoint:
-    return factories.make_draft(
-        tenant, embedder, provider, base_url=upstream.base_url, price=factories.make_price("0.001")
-    )
-
-
-def validate(draft: PrivateEndpoint) -> Validation:
-    workspace = workspace_for(draft.organization.pk, None)
-    return validation.run(draft, workspace_id=workspace.pk)
+def draft(make_draft: Callable[..., PrivateEndpoint], embedder: LanguageModel) -> PrivateEndpoint:
+    return make_draft(embedder, price=factories.make_price("0.001"))
 
 
 def test_a_deployment_that_only_embeds_passes(draft: PrivateEndpoint, upstream: Simulator) -> None:
     result = validate(draft)
-    assert result.checks == [{"name": name, "passed": True} for name in CHECKS]
+    assert result.checks == passed(CHECKS)
     assert result.evidence["dimensions"] == 8
     assert [request.path for request in upstream.requests] == ["/v1/embeddings"] * 2
     first, second = (request.body for request in upstream.requests)
@@ -63,19 +49,10 @@ def test_a_deployment_that_only_embeds_passes(draft: PrivateEndpoint, upstream: 
 
 
 def test_it_is_activated_at_its_creation(
-    management: APIClient,
-    request_body: dict[str, Any],
-    embedder: LanguageModel,
-    credential: ByokCredential,
-    upstream: Simulator,
-    tenant: Tenant,
+    management: APIClient, activating: dict[str, Any], embedder: LanguageModel
 ) -> None:
-    body = request_body | {
-        "model_permaslug": embedder.canonical_slug,
-        "base_url": upstream.base_url,
-        "activate": {"workspace_id": str(tenant.workspace.pk)},
-    }
-    created = management.post(ROUTE, body, format="json")
+    body = activating | {"model_permaslug": embedder.canonical_slug}
+    created = management.post(ROUTE, body)
     assert created.status_code == 201, created.json()
     assert created.json()["data"]["status"] == "active"
 
@@ -106,9 +83,7 @@ FAULTS: list[tuple[Sequence[bytes], str]] = [
 
 
 @pytest.fixture
-def answer_with(
-    draft: PrivateEndpoint, settings: Any, tmp_path: Path
-) -> Callable[[Sequence[bytes]], Validation]:
+def answer_with(draft: PrivateEndpoint, settings: Any, tmp_path: Path) -> Answers:
     """Validates the draft against a server that gives these answers in turn."""
     authority = tls.Authority(tmp_path)
     settings.EGRESS_POLICY = replace(settings.EGRESS_POLICY, ca_bundle=authority.bundle)
@@ -129,39 +104,28 @@ def answer_with(
 
 @pytest.mark.parametrize(("answers", "message"), FAULTS)
 def test_what_is_no_vector_fails_the_check(
-    answer_with: Callable[[Sequence[bytes]], Validation], answers: Sequence[bytes], message: str
+    answer_with: Answers, answers: Sequence[bytes], message: str
 ) -> None:
     result = answer_with(answers)
-    assert result.checks[-1] == {
-        "name": "embeddings",
-        "passed": False,
-        "reason": "invalid_response",
-        "upstream_message": message,
-    }
+    assert result.checks[-1] == failed("embeddings", "invalid_response", message)
     assert not result.passed
 
 
 @pytest.mark.parametrize("count", [0, -1, None, 10**9])
-def test_a_count_that_is_none_is_missing_usage(
-    answer_with: Callable[[Sequence[bytes]], Validation], count: int | None
-) -> None:
+def test_a_count_that_is_none_is_missing_usage(answer_with: Answers, count: int | None) -> None:
     usage = {"prompt_tokens": count, "total_tokens": count}
     result = answer_with([vectors([1], usage=usage), vectors([1], [2], usage=usage)])
-    failed = [check for check in result.checks if not check["passed"]]
-    assert failed == [{"name": "usage", "passed": False, "reason": "missing_usage"}]
+    wrong = [check for check in result.checks if not check["passed"]]
+    assert wrong == [failed("usage", "missing_usage")]
     assert result.cost_nano == 0
 
 
 def test_a_refusal_fails_the_check(draft: PrivateEndpoint, upstream: Simulator) -> None:
     draft.edit(upstream_model_id="sim-status:404")
     result = validate(draft)
-    assert result.checks[-1] == {
-        "name": "embeddings",
-        "passed": False,
-        "reason": "upstream_error",
-        "upstream_status": 404,
-        "upstream_message": "The model does not exist.",
-    }
+    assert result.checks[-1] == failed(
+        "embeddings", "upstream_error", "The model does not exist.", status=404
+    )
     assert len(upstream.requests) == 1
 
 
@@ -186,10 +150,8 @@ def test_a_model_that_no_route_can_serve_is_refused_and_nothing_is_created(
     model.save_fields("output_modalities")
     provider.dialect = dialect
     provider.save_fields("dialect")
-    answer = management.post(ROUTE, request_body, format="json")
-    assert answer.status_code == 422
-    error = answer.json()["error"]
-    assert error["metadata"]["error_type"] == "operation_not_supported"
+    answer = management.post(ROUTE, request_body)
+    error = assert_refused(answer, 422, "operation_not_supported")
     assert error["message"] == (
         f"operation_not_supported: acme/falcon produces {', '.join(outputs)}, and no route asks "
         "Acme AI for that."
@@ -204,8 +166,8 @@ def test_a_model_whose_output_no_route_serves_any_more_fails_its_check(
     embedder.save_fields("output_modalities")
     draft.refresh_from_db()
     result = validate(draft)
-    assert result.checks[-1]["name"] == "model"
-    assert result.checks[-1]["reason"] == "model_not_found"
+    check = result.checks[-1]
+    assert (check["name"], check["reason"]) == ("model", "model_not_found")
     assert not upstream.requests
 
 
@@ -228,8 +190,7 @@ def test_a_deployment_that_only_reranks_passes(
     reranker: PrivateEndpoint, upstream: Simulator
 ) -> None:
     result = validate(reranker)
-    names = [name.replace("embeddings", "rerank") for name in CHECKS]
-    assert result.checks == [{"name": name, "passed": True} for name in names]
+    assert result.checks == passed(name.replace("embeddings", "rerank") for name in CHECKS)
     first, second = upstream.requests
     assert [first.path, second.path] == ["/v1/rerank"] * 2
     assert first.body["documents"] == second.body["documents"][::-1]
@@ -250,34 +211,22 @@ def test_a_deployment_that_only_reranks_passes(
     ],
 )
 def test_what_is_no_ranking_fails_the_check(
-    reranker: PrivateEndpoint,
-    answer_with: Callable[[Sequence[bytes]], Validation],
-    answers: Sequence[bytes],
-    message: str,
+    reranker: PrivateEndpoint, answer_with: Answers, answers: Sequence[bytes], message: str
 ) -> None:
     result = answer_with(answers)
-    assert result.checks[-1] == {
-        "name": "rerank",
-        "passed": False,
-        "reason": "invalid_response",
-        "upstream_message": message,
-    }
+    assert result.checks[-1] == failed("rerank", "invalid_response", message)
 
 
 @pytest.mark.parametrize("usage", [None, {}, {"total_tokens": 0}, {"total_tokens": 10**9}])
 def test_a_rerank_without_a_count_is_missing_usage(
-    reranker: PrivateEndpoint,
-    answer_with: Callable[[Sequence[bytes]], Validation],
-    usage: Any,
+    reranker: PrivateEndpoint, answer_with: Answers, usage: Any
 ) -> None:
     result = answer_with([ranking(RERANKED, usage=usage)] * 2)
-    failed = [check for check in result.checks if not check["passed"]]
-    assert failed == [{"name": "usage", "passed": False, "reason": "missing_usage"}]
+    wrong = [check for check in result.checks if not check["passed"]]
+    assert wrong == [failed("usage", "missing_usage")]
 
 
-def test_a_chat_server_is_no_reranker(
-    reranker: PrivateEndpoint, answer_with: Callable[[Sequence[bytes]], Validation]
-) -> None:
+def test_a_chat_server_is_no_reranker(reranker: PrivateEndpoint, answer_with: Answers) -> None:
     result = answer_with([b'{"object": "chat.completion", "choices": [{"index": 0}]}'])
     assert not result.passed
     assert result.checks[-1]["name"] == "rerank"

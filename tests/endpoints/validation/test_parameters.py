@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.conf import LazySettings
 
-from accounts.models import ByokCredential, workspace_for
-from catalog.models import LanguageModel, Provider
-from endpoints import validation
+from catalog.models import LanguageModel
 from endpoints.history import render_proofs
 from endpoints.models import PrivateEndpoint, Validation
 from endpoints.validation.parameters import TRIED_NAMES
 from endpoints.watch import watch
 from tests.support import factories
+from tests.support.endpoints.creating import ROUTE
+from tests.support.endpoints.validating import validate
 from tests.support.factories import Tenant
 from tests.support.simulator.server import Simulator
 
-ROUTE = "/api/v1/private-endpoints"
 # A deployment that takes ``max_tokens`` is not asked for the other name of the bound.
 ALL = dict.fromkeys(TRIED_NAMES, "proven")
 TRIED_WITHOUT = {
@@ -41,28 +41,14 @@ def seer(db: None) -> LanguageModel:
 
 
 @pytest.fixture
-def draft(
-    tenant: Tenant,
-    seer: LanguageModel,
-    provider: Provider,
-    credential: ByokCredential,
-    upstream: Simulator,
-) -> PrivateEndpoint:
-    return factories.make_draft(
-        tenant,
-        seer,
-        provider,
-        base_url=upstream.base_url,
-        upstream_model_id="sim-able",
-        price=factories.make_price("0.001"),
-    )
+def draft(make_draft: Callable[..., PrivateEndpoint], seer: LanguageModel) -> PrivateEndpoint:
+    return make_draft(seer, upstream_model_id="sim-able", price=factories.make_price("0.001"))
 
 
 def learn(draft: PrivateEndpoint, behaviour: str, *, wanted: bool | None = True) -> Validation:
     PrivateEndpoint.objects.filter(pk=draft.pk).update(upstream_model_id=behaviour)
     draft.refresh_from_db()
-    workspace = workspace_for(draft.organization.pk, None)
-    return validation.run(draft, workspace_id=workspace.pk, probe_parameters=wanted)
+    return validate(draft, probe_parameters=wanted)
 
 
 def proofs_of(result: Validation) -> dict[str, str]:
@@ -260,26 +246,26 @@ def test_the_interface_tells_what_was_proven(
         "temperature", "seed", "tools",
     ]  # fmt: skip
     PrivateEndpoint.objects.filter(pk=draft.pk).update(upstream_model_id="sim-able:seed")
-    body: dict[str, Any] = {"workspace_id": str(tenant.workspace.pk)}
-    plain = manager.post(f"{route}/validate", body, format="json").json()["data"]
-    assert set(plain) == {"passed", "checks"}
-    asked = manager.post(f"{route}/validate", {**body, "probe_parameters": True}, format="json")
+    body = {"workspace_id": str(tenant.workspace.pk)}
+
+    def ask(**options: Any) -> Any:
+        return manager.post(f"{route}/validate", {**body, **options})
+
+    assert set(ask().json()["data"]) == {"passed", "checks"}
+    asked = ask(probe_parameters=True)
     assert asked.status_code == 200, asked.content
     data = asked.json()["data"]
     assert data["proofs"] == {**ALL, "seed": "no_effect"}
     assert {row["parameter"]: row["supported"] for row in data["parameters"]} == {
         name: name != "seed" for name in ALL if name != "image_input"
     }
-    shown = manager.get(route).json()["data"]
-    assert set(shown["tested_parameters"]) == set(ALL) - {"seed", "image_input"}
-    shown = manager.get(route).json()["data"]["supported_parameters"]
+    data = manager.get(route).json()["data"]
+    assert set(data["tested_parameters"]) == set(ALL) - {"seed", "image_input"}
+    shown = data["supported_parameters"]
     assert shown[:2] == ["temperature", "tools"]
     assert set(shown) == {"temperature", *ALL} - {"seed", "image_input"}
     for wrong in ("yes", 1, []):
-        refused = manager.post(
-            f"{route}/validate", {**body, "probe_parameters": wrong}, format="json"
-        )
-        assert refused.status_code == 400
+        assert ask(probe_parameters=wrong).status_code == 400
     PrivateEndpoint.objects.get(pk=draft.pk).activate()
     [listed] = manager.get("/api/v1/models/user").json()["data"]
     assert set(listed["supported_parameters"]) == set(shown)

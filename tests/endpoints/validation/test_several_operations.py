@@ -13,13 +13,14 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from accounts.models import workspace_for
 from catalog.models import LanguageModel
 from config.credentials import Secret
-from endpoints import rotation, validation, watch
+from endpoints import rotation, watch
 from endpoints.models import PrivateEndpoint, Validation
 from inference.models import Generation
 from tests.support import factories
+from tests.support.endpoints.creating import ROUTE
+from tests.support.endpoints.validating import failed, validate
 from tests.support.inference.pictures import ENCODED
 from tests.support.inference.site import Site
 from tests.support.upstreams import tls
@@ -112,11 +113,6 @@ def draft(
         )
 
 
-def validate(draft: PrivateEndpoint) -> Validation:
-    workspace = workspace_for(draft.organization.pk, None)
-    return validation.run(draft, workspace_id=workspace.pk)
-
-
 @pytest.fixture
 def activate(draft: PrivateEndpoint, site: Site) -> Callable[[], PrivateEndpoint]:
     """Validates and activates the draft; then its deployment is the simulator, which does all."""
@@ -193,9 +189,7 @@ def test_a_deployment_that_only_draws_serves_no_chat(
     for path in ("chat/completions", "completions"):
         assert ask(site, path) == 404
     site.assert_nothing_happened()
-    answer = site.post(
-        {"model": "acme/artist", "messages": [{"role": "user", "content": "one"}]},
-    )
+    answer = site.post({"model": "acme/artist", "messages": [{"role": "user", "content": "one"}]})
     assert "Its endpoints serve /images/generations." in answer.json()["error"]["message"]
     assert ask(site, "images") == 200
 
@@ -237,8 +231,8 @@ def test_an_operation_that_is_answered_wrongly_fails_the_validation(
 ) -> None:
     deployment.images = images
     result = validate(draft)
-    failed = next(each for each in result.checks if not each["passed"])
-    assert (result.outcome, failed["name"], failed["reason"]) == ("failed", check, reason)
+    wrong = next(each for each in result.checks if not each["passed"])
+    assert (result.outcome, wrong["name"], wrong["reason"]) == ("failed", check, reason)
 
 
 def test_a_deployment_that_refuses_all_fails_with_its_first_refusal(
@@ -249,13 +243,9 @@ def test_a_deployment_that_refuses_all_fails_with_its_first_refusal(
     result = validate(draft)
     assert result.outcome == "failed"
     assert deployment.asked == [CHAT, IMAGES, IMAGES][: len(deployment.asked)]
-    assert result.checks[-1] == {
-        "name": "completion",
-        "passed": False,
-        "reason": "upstream_error",
-        "upstream_status": 400,
-        "upstream_message": "There is no such route.",
-    }
+    assert result.checks[-1] == failed(
+        "completion", "upstream_error", "There is no such route.", status=400
+    )
 
 
 def test_a_refused_stream_of_a_chat_that_answers_fails(
@@ -278,8 +268,8 @@ def test_the_answer_to_validate_names_the_operations(
 ) -> None:
     deployment.images = NOT_FOUND
     body = {"workspace_id": str(site.tenant.workspace.pk)}
-    path = f"/api/v1/private-endpoints/{draft.pk}/validate"
-    answer = factories.client(site.tenant.management_key).post(path, body, format="json")
+    client = factories.client(site.tenant.management_key)
+    answer = client.post(f"{ROUTE}/{draft.pk}/validate", body)
     assert answer.json()["data"]["operations"] == CHAT_ALONE
 
 
@@ -295,24 +285,35 @@ def test_the_console_shows_what_the_deployment_said(
         assert f"/{IMAGES}: refused 404 There is no such route." in text
 
 
+def pretend(endpoint: PrivateEndpoint, operations: dict[str, str] | None) -> Validation:
+    """Changes what the endpoint's validation has proven; returns the validation."""
+    validation = endpoint.validation
+    assert validation is not None
+    validation.evidence["operations"] = operations
+    validation.save_fields("evidence")
+    return validation
+
+
+def look(endpoint: PrivateEndpoint) -> Validation:
+    found = watch.watch(endpoint)
+    assert found is not None
+    return found
+
+
 def test_an_operation_that_is_lost_is_drift_and_one_that_is_gained_is_none(
     draft: PrivateEndpoint, deployment: Deployment, settings: Any
 ) -> None:
     validate(draft)
     draft.activate()
     deployment.images = NOT_FOUND
-    found = watch.watch(draft)
-    assert found is not None
+    found = look(draft)
     assert found.changes == [{"name": "operations", "was": f"{CHAT}, {IMAGES}", "is": CHAT}]
     assert found.shows_drift
     draft.refresh_from_db()
     assert draft.drifted_at is not None
-    assert draft.validation is not None
-    draft.validation.evidence["operations"] = CHAT_ALONE
-    draft.validation.save_fields("evidence")
+    pretend(draft, CHAT_ALONE)
     deployment.images = IMAGE
-    found = watch.watch(draft)
-    assert found is not None
+    found = look(draft)
     assert (found.operations, found.changes) == ({CHAT: "proven"}, [])
 
 
@@ -324,13 +325,10 @@ def test_the_watch_asks_for_nothing_that_is_not_proven(
     deployment.images = NOT_FOUND
     assert validate(draft).passed
     draft.activate()
-    assert draft.validation is not None
-    draft.validation.evidence["operations"] = before
-    draft.validation.save_fields("evidence")
+    pretend(draft, before)
     deployment.images = refuse("500 Internal Server Error")
     deployment.asked.clear()
-    found = watch.watch(draft)
-    assert found is not None
+    found = look(draft)
     assert (deployment.asked, found.changes, found.shows_drift) == ([CHAT, CHAT], [], False)
 
 
@@ -346,8 +344,7 @@ def test_a_chat_that_is_gained_beside_images_is_no_drift(
     assert validate(draft).passed
     draft.activate()
     deployment.chat = None
-    found = watch.watch(draft)
-    assert found is not None
+    found = look(draft)
     assert (found.operations, found.changes) == ({IMAGES: "proven"}, [])
 
 
@@ -358,8 +355,7 @@ def test_an_operation_that_the_catalogue_no_longer_lists_is_no_drift(
     draft.activate()
     artist.output_modalities = ["text"]
     artist.save_fields("output_modalities")
-    found = watch.watch(PrivateEndpoint.objects.get(pk=draft.pk))
-    assert found is not None
+    found = look(PrivateEndpoint.objects.get(pk=draft.pk))
     assert (found.operations, found.changes) == ({CHAT: "proven"}, [])
 
 
@@ -369,10 +365,7 @@ def test_a_rotation_that_would_lose_an_operation_is_refused(
 ) -> None:
     assert validate(draft).passed
     draft.activate()
-    assert draft.validation is not None
-    draft.validation.evidence["operations"] = before
-    draft.validation.save_fields("evidence")
-    credential = draft.validation.credential
+    credential = pretend(draft, before).credential
     assert credential is not None
     deployment.chat = refuse("403 Forbidden")
     with pytest.raises(rotation.RotationRefused, match=f"/{CHAT}.*Nothing was changed"):

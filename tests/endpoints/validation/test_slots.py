@@ -10,15 +10,15 @@ import pytest
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from accounts.models import ByokCredential
-from endpoints import validation, watch
+from catalog.models import LanguageModel
+from endpoints import watch
 from endpoints.models import PrivateEndpoint, ValidationsBusy, ValidationSlot
 from tests.support import factories
 from tests.support.database import snapshots
+from tests.support.endpoints.creating import KEY, ROUTE
+from tests.support.endpoints.validating import validate
 from tests.support.factories import Tenant
 from tests.support.simulator.server import Simulator
-
-ROUTE = "/api/v1/private-endpoints"
 
 
 def occupy(tenant: Tenant) -> list[ValidationSlot]:
@@ -63,17 +63,15 @@ def test_the_slot_of_a_killed_process_ends_by_itself(tenant: Tenant) -> None:
 def test_validate_is_refused_before_anything_changes(
     management: APIClient,
     tenant: Tenant,
-    credential: ByokCredential,
-    request_body: dict[str, Any],
+    make_draft: Callable[..., PrivateEndpoint],
+    model: LanguageModel,
     upstream: Simulator,
 ) -> None:
-    created = management.post(ROUTE, {**request_body, "base_url": upstream.base_url})
-    route = f"{ROUTE}/{created.json()['data']['id']}/validate"
+    route = f"{ROUTE}/{make_draft(model).pk}/validate"
     body = {"workspace_id": str(tenant.workspace.pk)}
     slots = occupy(tenant)
-    before = snapshots.everything()
-    assert_busy(management.post(route, body))
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert_busy(management.post(route, body))
     assert upstream.connections == 0
     with slots[0]:
         pass
@@ -82,54 +80,29 @@ def test_validate_is_refused_before_anything_changes(
 
 
 def test_create_with_activate_is_refused_before_it_uses_its_key(
-    management: APIClient,
-    tenant: Tenant,
-    credential: ByokCredential,
-    request_body: dict[str, Any],
-    upstream: Simulator,
+    management: APIClient, tenant: Tenant, activating: dict[str, Any], upstream: Simulator
 ) -> None:
-    body = {
-        **request_body,
-        "base_url": upstream.base_url,
-        "activate": {"workspace_id": str(tenant.workspace.pk)},
-    }
-    key = {"Idempotency-Key": "once"}
     slots = occupy(tenant)
-    before = snapshots.everything()
-    assert_busy(management.post(ROUTE, body, headers=key))
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert_busy(management.post(ROUTE, activating, headers=KEY))
     assert upstream.connections == 0
     for slot in slots:
         with slot:
             pass
-    created = management.post(ROUTE, body, headers=key)
+    created = management.post(ROUTE, activating, headers=KEY)
     assert (created.status_code, created.json()["data"]["status"]) == (201, "active")
     assert not ValidationSlot.objects.exists()
     occupy(tenant)
-    replayed = management.post(ROUTE, body, headers=key)
+    replayed = management.post(ROUTE, activating, headers=KEY)
     assert (replayed.status_code, replayed.json()) == (201, created.json())
 
 
 @pytest.mark.parametrize("behaviour", ["sim-stall", "sim-500", "sim-echo"])
 def test_a_validation_gives_its_slot_back(
-    tenant: Tenant,
-    credential: ByokCredential,
-    request_body: dict[str, Any],
-    upstream: Simulator,
-    settings: Any,
-    behaviour: str,
+    make_draft: Callable[..., PrivateEndpoint], model: LanguageModel, settings: Any, behaviour: str
 ) -> None:
     settings.VALIDATION_TIMEOUT = 1.0 if behaviour == "sim-stall" else 30.0
-    provider = factories.make_provider()
-    factories.make_credential(tenant, provider)
-    draft = factories.make_draft(
-        tenant,
-        factories.make_model(),
-        provider,
-        base_url=upstream.base_url,
-        upstream_model_id=behaviour,
-    )
-    validation.run(draft, workspace_id=tenant.workspace.pk)
+    validate(make_draft(model, upstream_model_id=behaviour))
     assert not ValidationSlot.objects.exists()
 
 
@@ -147,20 +120,14 @@ def test_concurrent_calls_take_two_slots(together: Callable[..., list[Any]]) -> 
     assert sorted(together(*[take] * 12)) == [False] * 10 + [True] * 2
 
 
-def test_the_watch_waits_for_a_slot(
-    tenant: Tenant, credential: ByokCredential, upstream: Simulator, settings: Any
-) -> None:
-    provider = factories.make_provider()
-    endpoint = factories.make_active(
-        tenant, factories.make_model(), provider, base_url=upstream.base_url
-    )
+def test_the_watch_waits_for_a_slot(tenant: Tenant, active: PrivateEndpoint, settings: Any) -> None:
     settings.WATCH_INTERVAL = 60
     long_ago = timezone.now() - timedelta(hours=1)
-    PrivateEndpoint.objects.filter(pk=endpoint.pk).update(activated_at=long_ago)
+    PrivateEndpoint.objects.filter(pk=active.pk).update(activated_at=long_ago)
     slots = occupy(tenant)
     assert watch.watch_due() == 0
-    endpoint.refresh_from_db()
-    assert endpoint.watched_at is None
+    active.refresh_from_db()
+    assert active.watched_at is None
     with slots[0]:
         pass
     assert watch.watch_due() == 1

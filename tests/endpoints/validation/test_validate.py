@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from rest_framework.test import APIClient
 
-from accounts.models import (
-    ByokCredential,
-    Workspace,
-    workspace_for,
-)
+from accounts.models import ByokCredential, Workspace
 from catalog.abilities import TokenBound
-from catalog.models import LanguageModel, Provider
+from catalog.models import LanguageModel
 from config.egress.rules import TimeLimits
 from config.local.certificates import CertificateFault, Certificates, ensure_certificates
 from endpoints import validation
@@ -27,6 +24,8 @@ from endpoints.models import PrivateEndpoint, Validation
 from endpoints.validation import is_same_model
 from tests.support import factories
 from tests.support.database import snapshots
+from tests.support.endpoints.creating import ROUTE
+from tests.support.endpoints.validating import failed, passed, validate
 from tests.support.factories import Tenant
 from tests.support.simulator.server import Simulator
 from tests.support.upstreams import tls
@@ -44,31 +43,14 @@ NOT_AN_OBJECT = "An event of the stream is not a JSON object."
 
 
 @pytest.fixture
-def draft(
-    tenant: Tenant,
-    model: LanguageModel,
-    provider: Provider,
-    credential: ByokCredential,
-    upstream: Simulator,
-) -> PrivateEndpoint:
-    """Returns a draft at the simulated upstream; its tenant has a credential for the provider."""
-    return factories.make_draft(
-        tenant,
-        model,
-        provider,
-        base_url=upstream.base_url,
-        price=factories.make_price("0.001", "0.002"),
-    )
+def draft(make_draft: Callable[..., PrivateEndpoint], model: LanguageModel) -> PrivateEndpoint:
+    return make_draft(model, price=factories.make_price("0.001", "0.002"))
 
 
 def behave(draft: PrivateEndpoint, behaviour: str) -> Validation:
     """Validates the draft while the upstream shows the given behaviour."""
     draft.edit(upstream_model_id=behaviour)
-    return validation.run(draft, workspace_id=workspace_for(draft.organization.pk, None).pk)
-
-
-def passed(names: list[str]) -> list[dict[str, Any]]:
-    return [{"name": name, "passed": True} for name in names]
+    return validate(draft)
 
 
 @pytest.mark.parametrize(
@@ -96,19 +78,6 @@ def test_a_stream_without_its_end_mark_passes_with_a_note(draft: PrivateEndpoint
     note = "The stream ends without its end mark; its finish reason ended it."
     assert stream == {"name": "stream", "passed": True, "notes": [note]}
     assert result.outcome == "passed"
-
-
-def failed(
-    name: str, reason: str, message: str | None = None, *, status: int | None = None, kind: str = ""
-) -> dict[str, Any]:
-    check: dict[str, Any] = {"name": name, "passed": False, "reason": reason}
-    if kind:
-        check["kind"] = kind
-    if status is not None:
-        check["upstream_status"] = status
-    if message is not None:
-        check["upstream_message"] = message
-    return check
 
 
 FAULTS: list[tuple[str, str, dict[str, Any]]] = [
@@ -227,19 +196,15 @@ def test_a_fault_fails_its_check(
     assert draft.status == "draft"
 
 
+def mismatch(actual: str, expected: str) -> dict[str, Any]:
+    names = {"actual_model": actual, "expected_model": expected}
+    return failed("model", "model_mismatch") | names
+
+
 def test_a_different_reported_model_fails_the_check_and_is_named(draft: PrivateEndpoint) -> None:
     result = behave(draft, "sim-wrong-model")
     assert result.outcome == "failed"
-    assert result.checks == [
-        *passed(ALL_CHECKS[:-1]),
-        {
-            "name": "model",
-            "passed": False,
-            "reason": "model_mismatch",
-            "actual_model": "another-model",
-            "expected_model": "sim-wrong-model",
-        },
-    ]
+    assert result.checks == [*passed(ALL_CHECKS[:-1]), mismatch("another-model", "sim-wrong-model")]
 
 
 def test_a_dated_version_of_the_model_passes_and_is_named(draft: PrivateEndpoint) -> None:
@@ -300,38 +265,41 @@ def test_a_huge_message_is_truncated_and_cleaned(draft: PrivateEndpoint) -> None
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> tls.Authority:
-    return tls.Authority(tmp_path)
+def answer_with(
+    draft: PrivateEndpoint, settings: Any, tmp_path: Path
+) -> Callable[[str, str, dict[str, Any]], Validation]:
+    """Validates a model against a server that reports a model and a usage."""
+    authority = tls.Authority(tmp_path)
+    settings.EGRESS_POLICY = replace(settings.EGRESS_POLICY, ca_bundle=authority.bundle)
+
+    def run(wanted: str, reported: str, usage: dict[str, Any]) -> Validation:
+        content = {"content": "ready"}
+        answer = {"model": reported, "choices": [{"message": content}], "usage": usage}
+        event = answer | {"choices": [{"delta": content}]}
+        plain = json.dumps(answer).encode()
+        stream = f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n".encode()
+
+        def script(line: socket.socket, head: bytes, body: bytes) -> bool:
+            return tls.answering(stream if b'"stream":true' in body else plain)(line, head, body)
+
+        with tls.serving(script, authority.server_context("127.0.0.1")) as server:
+            draft.edit(upstream_model_id=wanted, base_url=f"https://127.0.0.1:{server.port}/v1")
+            return validate(draft)
+
+    return run
 
 
 @pytest.mark.parametrize(("thought", "is_beside"), [(16, False), (2_000, True)])
 def test_thoughts_beside_the_bound_are_noted(
-    draft: PrivateEndpoint,
-    settings: Any,
-    authority: tls.Authority,
-    thought: int,
-    is_beside: bool,
+    answer_with: Callable[..., Validation], thought: int, is_beside: bool
 ) -> None:
     """Sixteen tokens were asked for: a longer thought does not count towards them."""
-    settings.EGRESS_POLICY = replace(settings.EGRESS_POLICY, ca_bundle=authority.bundle)
     usage = {
         "prompt_tokens": 9,
         "completion_tokens": thought + 2,
         "completion_tokens_details": {"reasoning_tokens": thought},
     }
-    answer = {
-        "model": "other", "choices": [{"message": {"content": "ready"}}], "usage": usage,
-    }  # fmt: skip
-    event = answer | {"choices": [{"delta": {"content": "ready"}}]}
-    plain, stream = json.dumps(answer).encode(), f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n"
-
-    def script(line: socket.socket, head: bytes, body: bytes) -> bool:
-        wanted = stream.encode() if b'"stream":true' in body else plain
-        return tls.answering(wanted)(line, head, body)
-
-    with tls.serving(script, authority.server_context("127.0.0.1")) as server:
-        draft.edit(upstream_model_id="other", base_url=f"https://127.0.0.1:{server.port}/v1")
-        result = behave(draft, "other")
+    result = answer_with("other", "other", usage)
     assert result.passed
     assert result.evidence.get("thoughts_beside") is (True if is_beside else None)
     beside = TokenBound(thoughts_beside=True) if is_beside else TokenBound()
@@ -340,32 +308,10 @@ def test_thoughts_beside_the_bound_are_noted(
     assert result.complete_bound(denied) == denied
 
 
-def test_a_reported_model_is_cleaned(
-    draft: PrivateEndpoint, settings: Any, authority: tls.Authority
-) -> None:
-    settings.EGRESS_POLICY = replace(settings.EGRESS_POLICY, ca_bundle=authority.bundle)
-    answer = {
-        "model": f"evil\x00\x1b[31m {SECRET}",
-        "choices": [{"message": {"content": "ready"}}],
-        "usage": {"prompt_tokens": 1, "completion_tokens": 1},
-    }
-    event = answer | {"choices": [{"delta": {"content": "ready"}}]}
-    plain, stream = json.dumps(answer).encode(), f"data: {json.dumps(event)}\n\ndata: [DONE]\n\n"
-
-    def script(line: socket.socket, head: bytes, body: bytes) -> bool:
-        wanted = stream.encode() if b'"stream":true' in body else plain
-        return tls.answering(wanted)(line, head, body)
-
-    with tls.serving(script, authority.server_context("127.0.0.1")) as server:
-        draft.edit(upstream_model_id="sim-echo", base_url=f"https://127.0.0.1:{server.port}/v1")
-        result = behave(draft, "other")
-    assert result.checks[-1] == {
-        "name": "model",
-        "passed": False,
-        "reason": "model_mismatch",
-        "actual_model": "evil [31m ********",
-        "expected_model": "other",
-    }
+def test_a_reported_model_is_cleaned(answer_with: Callable[..., Validation]) -> None:
+    usage = {"prompt_tokens": 1, "completion_tokens": 1}
+    result = answer_with("other", f"evil\x00\x1b[31m {SECRET}", usage)
+    assert result.checks[-1] == mismatch("evil [31m ********", "other")
 
 
 def test_validation_sends_one_plain_and_one_streamed_request(
@@ -381,10 +327,7 @@ def test_validation_sends_one_plain_and_one_streamed_request(
         "model": "sim-echo",
         "stream": False,
     }
-    assert streamed.body == plain.body | {
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
+    assert streamed.body == plain.body | {"stream": True, "stream_options": {"include_usage": True}}
 
 
 def test_the_cost_of_the_calls_is_recorded(draft: PrivateEndpoint) -> None:
@@ -465,23 +408,13 @@ def test_a_foreign_or_unknown_workspace_fails_its_check(
     assert upstream.connections == 0
 
 
-def test_an_unlisted_model_fails_its_check(draft: PrivateEndpoint, upstream: Simulator) -> None:
-    draft.model.is_listed = False
-    draft.model.save_fields("is_listed")
-    assert behave(draft, "sim-echo").checks == [
-        *passed(["workspace"]),
-        failed("model", "model_not_found"),
-    ]
-    assert upstream.connections == 0
-
-
-def test_an_unlisted_provider_fails_its_check(draft: PrivateEndpoint, upstream: Simulator) -> None:
-    draft.provider.is_listed = False
-    draft.provider.save_fields("is_listed")
-    assert behave(draft, "sim-echo").checks == [
-        *passed(["workspace"]),
-        failed("provider", "provider_not_found"),
-    ]
+@pytest.mark.parametrize("name", ["model", "provider"])
+def test_an_unlisted_model_or_provider_fails_its_check(
+    draft: PrivateEndpoint, upstream: Simulator, name: str
+) -> None:
+    getattr(draft, name).delist()
+    check = failed(name, f"{name}_not_found")
+    assert behave(draft, "sim-echo").checks == [*passed(["workspace"]), check]
     assert upstream.connections == 0
 
 
@@ -588,14 +521,16 @@ def test_a_credential_that_cannot_be_decrypted_fails_its_check(
     assert upstream.connections == 0
 
 
-def validate(client: APIClient, endpoint_id: object, body: object) -> Any:
-    return client.post(f"/api/v1/private-endpoints/{endpoint_id}/validate", body)
+def ask(client: APIClient, endpoint: PrivateEndpoint, workspace_id: UUID) -> Any:
+    """Asks for a validation in a workspace."""
+    body = {"workspace_id": str(workspace_id)}
+    return client.post(f"{ROUTE}/{endpoint.pk}/validate", body)
 
 
 def test_validate_returns_the_checks(
     management: APIClient, tenant: Tenant, draft: PrivateEndpoint
 ) -> None:
-    response = validate(management, draft.pk, {"workspace_id": str(tenant.workspace.pk)})
+    response = ask(management, draft, tenant.workspace.pk)
     assert response.status_code == 200
     assert response.json() == {"data": {"passed": True, "checks": passed(ALL_CHECKS)}}
 
@@ -604,21 +539,12 @@ def test_validate_returns_200_when_a_check_failed(
     management: APIClient, tenant: Tenant, draft: PrivateEndpoint
 ) -> None:
     draft.edit(upstream_model_id="sim-status:429")
-    response = validate(management, draft.pk, {"workspace_id": str(tenant.workspace.pk)})
+    response = ask(management, draft, tenant.workspace.pk)
     assert response.status_code == 200
+    message = "Rate limit reached, try again later."
+    check = failed("completion", "upstream_error", message, status=429)
     assert response.json() == {
-        "data": {
-            "passed": False,
-            "checks": [
-                *passed(ALL_CHECKS[:3]),
-                failed(
-                    "completion",
-                    "upstream_error",
-                    "Rate limit reached, try again later.",
-                    status=429,
-                ),
-            ],
-        }
+        "data": {"passed": False, "checks": [*passed(ALL_CHECKS[:3]), check]}
     }
 
 
@@ -627,7 +553,7 @@ def test_validate_returns_200_at_the_time_limit(
 ) -> None:
     settings.VALIDATION_TIMEOUT = 1.0
     draft.edit(upstream_model_id="sim-stall")
-    response = validate(management, draft.pk, {"workspace_id": str(tenant.workspace.pk)})
+    response = ask(management, draft, tenant.workspace.pk)
     assert response.status_code == 200
     assert response.json()["data"]["checks"][-1] == failed(
         "completion", "upstream_error", TOO_SLOW, kind="timeout"
@@ -638,12 +564,11 @@ def test_validate_refuses_a_foreign_workspace(
     management: APIClient, draft: PrivateEndpoint, upstream: Simulator
 ) -> None:
     foreign = factories.make_tenant("Other").workspace
-    before = snapshots.everything()
-    for workspace_id in (foreign.pk, uuid4()):
-        response = validate(management, draft.pk, {"workspace_id": str(workspace_id)})
-        assert response.status_code == 404
-        assert response.json()["error"]["metadata"] == {"error_type": "not_found"}
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        for workspace_id in (foreign.pk, uuid4()):
+            response = ask(management, draft, workspace_id)
+            assert response.status_code == 404
+            assert response.json()["error"]["metadata"] == {"error_type": "not_found"}
     assert upstream.connections == 0
 
 
@@ -664,11 +589,10 @@ def test_validate_refuses_a_malformed_body(
     body: dict[str, Any],
     field: str,
 ) -> None:
-    before = snapshots.everything()
-    response = validate(management, draft.pk, body)
-    assert response.status_code == 400
-    assert set(response.json()["error"]["metadata"]["fields"]) == {field}
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        response = management.post(f"{ROUTE}/{draft.pk}/validate", body)
+        assert response.status_code == 400
+        assert set(response.json()["error"]["metadata"]["fields"]) == {field}
     assert upstream.connections == 0
 
 
@@ -678,14 +602,13 @@ def test_validate_refuses_an_endpoint_that_is_not_a_draft(
     assert behave(draft, "sim-echo").passed
     draft.activate()
     upstream.clear()
-    before = snapshots.everything()
-    response = validate(management, draft.pk, {"workspace_id": str(tenant.workspace.pk)})
-    assert response.status_code == 409
-    assert response.json()["error"]["metadata"] == {
-        "error_type": "invalid_state",
-        "status": "active",
-    }
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        response = ask(management, draft, tenant.workspace.pk)
+        assert response.status_code == 409
+        assert response.json()["error"]["metadata"] == {
+            "error_type": "invalid_state",
+            "status": "active",
+        }
     assert upstream.connections == 0
 
 
@@ -693,14 +616,8 @@ def test_validate_refuses_an_endpoint_that_is_not_a_draft(
     ("behaviour", "bounds"),
     [
         ("sim-echo", [{"max_tokens": 16}]),
-        (
-            "sim-strict:max_tokens",
-            [{"max_tokens": 16}, {"max_completion_tokens": 16}],
-        ),
-        (
-            "sim-least:20",
-            [{"max_tokens": 16}, {"max_completion_tokens": 16}, {"max_tokens": 512}],
-        ),
+        ("sim-strict:max_tokens", [{"max_tokens": 16}, {"max_completion_tokens": 16}]),
+        ("sim-least:20", [{"max_tokens": 16}, {"max_completion_tokens": 16}, {"max_tokens": 512}]),
         (
             "sim-least:600",
             [{"max_tokens": 16}, {"max_completion_tokens": 16}, {"max_tokens": 512}, {}],
@@ -708,10 +625,7 @@ def test_validate_refuses_an_endpoint_that_is_not_a_draft(
     ],
 )
 def test_a_refused_bound_is_tried_in_another_size(
-    draft: PrivateEndpoint,
-    upstream: Simulator,
-    behaviour: str,
-    bounds: list[dict[str, int]],
+    draft: PrivateEndpoint, upstream: Simulator, behaviour: str, bounds: list[dict[str, int]]
 ) -> None:
     draft.reprice(factories.make_price("0.000001", "0.000002"))
     result = behave(draft, behaviour)
@@ -788,13 +702,7 @@ def test_an_owner_states_what_the_server_calls_its_model(draft: PrivateEndpoint)
     assert result.checks == passed(ALL_CHECKS)
     draft.edit(settings={"reported_model": "one-more-model"})
     result = behave(draft, "sim-wrong-model")
-    assert result.checks[-1] == {
-        "name": "model",
-        "passed": False,
-        "reason": "model_mismatch",
-        "actual_model": "another-model",
-        "expected_model": "one-more-model",
-    }
+    assert result.checks[-1] == mismatch("another-model", "one-more-model")
 
 
 def test_a_long_prompt_of_the_server_and_long_thoughts_are_usage(draft: PrivateEndpoint) -> None:

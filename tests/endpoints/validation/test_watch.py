@@ -20,13 +20,9 @@ pytestmark = pytest.mark.django_db
 def endpoint(tenant: Tenant, simulator: Simulator, settings: Any) -> PrivateEndpoint:
     """Returns an endpoint that was activated an hour ago; the watch checks it every minute."""
     settings.WATCH_INTERVAL = 60
-    made = factories.make_active(
-        tenant,
-        factories.make_model(),
-        factories.make_provider(),
-        base_url=simulator.base_url,
-        price=factories.make_price("0.001", "0.001"),
-    )
+    price = factories.make_price("0.001", "0.001")
+    model, provider = factories.make_model(), factories.make_provider()
+    made = factories.make_active(tenant, model, provider, base_url=simulator.base_url, price=price)
     age(made)
     return made
 
