@@ -9,22 +9,12 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 
-from accounts.models import (
-    ApiKey,
-)
+from accounts.models import ApiKey
 from config.audit.entries import AuditEntry
 from endpoints.models import PrivateEndpoint
 from endusers.models import EndUser
 from tests.support import factories
-from tests.support.console import (
-    SECRET,
-    SUBMIT,
-    fingerprint,
-    listing,
-    messages_of,
-    page,
-    report_of,
-)
+from tests.support.console import SECRET, SUBMIT, fingerprint, listing, messages_of, page, report_of
 from tests.support.factories import Tenant
 from tests.support.governance import make_key
 from tests.support.simulator.server import Simulator
@@ -105,28 +95,17 @@ def test_action_needs_the_token_of_its_page(tenant: Tenant) -> None:
 def test_bulk_action_reports_each_row(
     operator: Client, tenant: Tenant, simulator: Simulator
 ) -> None:
-    good = factories.make_active(
-        tenant, factories.make_model(), factories.make_provider(), base_url=simulator.base_url
-    )
+    model, provider = factories.make_model(), factories.make_provider()
+    good = factories.make_active(tenant, model, provider, base_url=simulator.base_url)
     draft = factories.make_draft(tenant, factories.make_model(), factories.make_provider())
+    chosen = {"action": "disable_selected", "_selected_action": [str(good.pk), str(draft.pk)]}
 
-    response = operator.post(
-        listing(PrivateEndpoint),
-        {
-            "action": "disable_selected",
-            "_selected_action": [str(good.pk), str(draft.pk)],
-            "confirmed": "yes",
-        },
-        follow=True,
-    )
+    response = operator.post(listing(PrivateEndpoint), {**chosen, "confirmed": "yes"}, follow=True)
 
     summary, *lines = report_of(response)
     assert summary == "Disable: 1 done, 1 refused."
     assert lines == sorted(
-        [
-            str(good),
-            f"{draft}: The private endpoint is draft; this needs it to be active.",
-        ]
+        [str(good), f"{draft}: The private endpoint is draft; this needs it to be active."]
     )
     good.refresh_from_db()
     assert (good.status, good.disabled_by) == ("disabled", "operator operator")

@@ -80,8 +80,7 @@ LISTED: Final = Noun(
 )
 NOUNS: Final = {
     "accounts.apikey": Noun(
-        _state_of_key,
-        {"enabled": _nothing, "paused": lambda row: row.pause()},
+        _state_of_key, {"enabled": _nothing, "paused": lambda row: row.pause()}
     ),
     "accounts.delivery": Noun(
         _status,

@@ -6,21 +6,13 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import pytest
-from django.contrib.auth.models import Group, User
 from django.test import Client
 
 from config.apps import Role
-from config.console.sign_in import roles
 from endusers.models import EndUser
-from tests.support.console import (
-    SUBMIT,
-    fingerprint,
-    listing,
-    messages_of,
-    page,
-    read_facts,
-)
+from tests.support.console import fingerprint, listing, messages_of, page, read_facts
 from tests.support.factories import Tenant
+from tests.support.operators.four_eyes import press, sign_in
 
 
 class Step(NamedTuple):
@@ -80,15 +72,6 @@ STEPS: Final = (
 )  # fmt: skip
 
 
-def sign_in(role: Role) -> Client:
-    roles.update_roles()
-    user = User.objects.create_user(f"of {role}", is_staff=True)
-    user.groups.add(Group.objects.get(name=role))
-    client = Client()
-    client.force_login(user)
-    return client
-
-
 def test_dialogs_of_money_show_the_amount(operator: Client, world: dict[str, Any]) -> None:
     for label, verb in (
         ("billing.excess", "write_off"),
@@ -111,11 +94,11 @@ def test_confirmation_of_several_rows_names_their_organization(
 
 @pytest.mark.parametrize("role", list(Role))
 def test_dangerous_action_by_each_role(world: dict[str, Any], role: Role) -> None:
-    client = sign_in(role)
+    client = sign_in(f"of {role}", role)
     for step in STEPS:
         row = world[step.label]
         before = fingerprint()
-        answer = client.post(page(row, step.verb), {**SUBMIT, **step.fields}, follow=True)
+        answer = press(client, row, step.verb, **step.fields)
         if role not in step.roles:
             assert (answer.status_code, fingerprint() == before) == (403, True), step
             assert f"Your roles: {role}." in answer.content.decode()

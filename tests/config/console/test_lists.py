@@ -34,6 +34,23 @@ def register(tenant: Tenant, *users: str) -> list[EndUser]:
     return [EndUser.objects.register(organization_id=organization_id, user=user) for user in users]
 
 
+def make_holds(tenant: Tenant, *references: str, amount_nano: int = 1) -> list[Transfer]:
+    """Returns holds of generations, which are not stored yet."""
+    accounts = {account.kind: account for account in tenant.organization.accounts.all()}
+    return [
+        Transfer(
+            organization=tenant.organization,
+            kind="usage",
+            debit=accounts["credits"],
+            credit=accounts["usage"],
+            amount_nano=amount_nano,
+            status="pending",
+            reference=reference,
+        )
+        for reference in references
+    ]
+
+
 def plan_of(rows: QuerySet[Any]) -> str:
     """Returns the plan that an index allows, whatever the statistics of the tables are now."""
     with connection.cursor() as cursor:
@@ -78,19 +95,7 @@ def test_a_search_of_end_users_is_an_index_range_scan(tenant: Tenant) -> None:
 
 
 def test_transfers_other_than_usage_are_an_index_range_scan(tenant: Tenant) -> None:
-    accounts = {account.kind: account for account in tenant.organization.accounts.all()}
-    Transfer.objects.bulk_create(
-        Transfer(
-            organization=tenant.organization,
-            kind="usage",
-            debit=accounts["credits"],
-            credit=accounts["usage"],
-            amount_nano=1,
-            status="pending",
-            reference=f"gen-{number}",
-        )
-        for number in range(2_000)
-    )
+    Transfer.objects.bulk_create(make_holds(tenant, *(f"gen-{number}" for number in range(2_000))))
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE billing_transfer")
     for kind in ("deposit", "refund", "write_off"):
@@ -116,16 +121,8 @@ def test_holds_are_found_by_the_journals_of_their_generations(
     operator: Client, tenant: Tenant
 ) -> None:
     pending = factories.make_generation(tenant, status="pending", hold_nano=7)
-    accounts = {account.kind: account for account in tenant.organization.accounts.all()}
-    hold = Transfer.objects.create(
-        organization=tenant.organization,
-        kind="usage",
-        debit=accounts["credits"],
-        credit=accounts["usage"],
-        amount_nano=7,
-        status="pending",
-        reference=pending.pk,
-    )
+    [hold] = make_holds(tenant, pending.pk, amount_nano=7)
+    hold.save(force_insert=True)
 
     assert listed(operator, "billing_transfer", status__exact="pending") == [hold]
     [grant] = listed(operator, "billing_transfer", status__exact="posted")

@@ -209,56 +209,28 @@ def test_index_offers_only_what_the_operator_may_see(db: None) -> None:
     assert [page["name"] for page in group["models"]] == ["Requests", "Live", "Health", "Errors"]
 
 
-def _organizations(tenant: Tenant, count: int) -> None:
-    for number in range(count):
-        Organization.objects.create_organization(name=f"Organization {number}")
+def _each(make: Callable[[Organization], object]) -> Callable[[Tenant, int], None]:
+    """Returns what makes so many new organizations, each with a row."""
+
+    def run(tenant: Tenant, count: int) -> None:
+        for number in range(count):
+            make(Organization.objects.create_organization(name=f"Organization {number}"))
+
+    return run
 
 
-def _workspaces(tenant: Tenant, count: int) -> None:
-    for number in range(count):
-        organization = Organization.objects.create_organization(name=f"Of workspace {number}")
-        Workspace.objects.create(organization=organization, name="More", slug="more")
+def _default(organization: Organization) -> Workspace:
+    return workspace_for(organization.pk, None)
 
 
-def _keys(tenant: Tenant, count: int) -> None:
-    for number in range(count):
-        other = Organization.objects.create_organization(name=f"Of key {number}")
-        ApiKey.objects.create_key(workspace=workspace_for(other.pk, None), name="key")
+def _make_used_guardrail(organization: Organization) -> None:
+    guardrail = make_guardrail(_default(organization))
+    guardrail.assign_members([make_member(organization)], by="test")
 
 
 def _credentials(tenant: Tenant, count: int) -> None:
     for _ in range(count):
         factories.make_credential(tenant, factories.make_provider())
-
-
-def _members(tenant: Tenant, count: int) -> None:
-    for number in range(count):
-        make_member(Organization.objects.create_organization(name=f"Of member {number}"))
-
-
-def _guardrails(tenant: Tenant, count: int) -> None:
-    for number in range(count):
-        other = Organization.objects.create_organization(name=f"Of guardrail {number}")
-        guardrail = make_guardrail(workspace_for(other.pk, None))
-        guardrail.assign_members([make_member(other)], by="test")
-
-
-def _aliases(tenant: Tenant, count: int) -> None:
-    for number in range(count):
-        other = Organization.objects.create_organization(name=f"Of alias {number}")
-        ModelAlias.objects.create(organization=other, name="fast", targets=["acme/falcon"])
-
-
-def _presets(tenant: Tenant, count: int) -> None:
-    for number in range(count):
-        other = Organization.objects.create_organization(name=f"Of preset {number}")
-        make_preset(workspace_for(other.pk, None))
-
-
-def _destinations(tenant: Tenant, count: int) -> None:
-    for number in range(count):
-        other = Organization.objects.create_organization(name=f"Of destination {number}")
-        make_destination(workspace_for(other.pk, None))
 
 
 def _endpoints(tenant: Tenant, count: int) -> None:
@@ -282,15 +254,18 @@ def _end_users(tenant: Tenant, count: int) -> None:
 @pytest.mark.parametrize(
     ("model", "make"),
     [
-        (Organization, _organizations),
-        (Workspace, _workspaces),
-        (ApiKey, _keys),
+        (Organization, _each(lambda owner: None)),
+        (Workspace, _each(lambda owner: Workspace.objects.create(
+            organization=owner, name="More", slug="more"))),
+        (ApiKey, _each(lambda owner: ApiKey.objects.create_key(
+            workspace=_default(owner), name="key"))),
         (ByokCredential, _credentials),
-        (Member, _members),
-        (Guardrail, _guardrails),
-        (ModelAlias, _aliases),
-        (Preset, _presets),
-        (BroadcastDestination, _destinations),
+        (Member, _each(make_member)),
+        (Guardrail, _each(_make_used_guardrail)),
+        (ModelAlias, _each(lambda owner: ModelAlias.objects.create(
+            organization=owner, name="fast", targets=["acme/falcon"]))),
+        (Preset, _each(lambda owner: make_preset(_default(owner)))),
+        (BroadcastDestination, _each(lambda owner: make_destination(_default(owner)))),
         (Provider, _endpoints),
         (LanguageModel, _endpoints),
         (ModelEndpoint, _endpoints),
@@ -300,20 +275,15 @@ def _end_users(tenant: Tenant, count: int) -> None:
         (EndUser, _end_users),
         (Generation, _endpoints),
     ],
-)
+)  # fmt: skip
 def test_list_makes_the_same_queries_for_3_rows_and_for_10(
-    operator: Client,
-    tenant: Tenant,
-    model: type[Any],
-    make: Callable[[Tenant, int], None],
+    operator: Client, tenant: Tenant, model: type[Any], make: Callable[[Tenant, int], None]
 ) -> None:
     counts = []
     for added in (3, 7):
         make(tenant, added)
         operator.get(listing(model))
-        with CaptureQueriesContext(
-            connection,
-        ) as queries:
+        with CaptureQueriesContext(connection) as queries:
             response = operator.get(listing(model))
         assert response.status_code == 200
         counts.append(len(queries))

@@ -71,7 +71,4 @@ def test_missing_page_of_the_console_is_english(support: Client, path: str, capl
 def test_missing_page_of_the_console_shows_strangers_the_login(db: None) -> None:
     answer = Client().get("/admin/nothing/")
 
-    assert (answer.status_code, answer["Location"]) == (
-        302,
-        "/admin/login/?next=/admin/nothing/",
-    )
+    assert (answer.status_code, answer["Location"]) == (302, "/admin/login/?next=/admin/nothing/")

@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 from django.apps import apps
 from django.contrib import admin
-from django.contrib.auth.models import Group, Permission, User
+from django.contrib.auth.models import Group, Permission
 from django.core.management import call_command
 from django.db import connection, transaction
 from django.template.response import SimpleTemplateResponse
-from django.test import Client
 from django.urls import reverse
 
 from catalog.models import ModelEndpoint
@@ -19,6 +18,7 @@ from config.console.sign_in import roles
 from config.console.site import RefusalMiddleware
 from tests.support import factories
 from tests.support.console import STATUSES, SUBMIT, fingerprint, urls
+from tests.support.operators.four_eyes import sign_in
 from tests.support.operators.powers import WRITES
 from tests.support.suite.tiers import draw_examples
 
@@ -37,13 +37,10 @@ OF_OPERATORS = (
 )  # fmt: skip
 
 
-def client_of(role: str) -> Client:
-    roles.update_roles()
-    user = User.objects.create_user(f"user of {role}", is_staff=True)
-    user.groups.add(Group.objects.get(name=role))
-    client = Client()
-    client.force_login(user)
-    return client
+def held_by(role: Role) -> set[tuple[str, str]]:
+    """Returns the permissions of a role, each with the label of its application."""
+    rights = Group.objects.get(name=role).permissions
+    return set(rights.values_list("content_type__app_label", "codename"))
 
 
 def test_roles_have_their_permissions(db: None) -> None:
@@ -116,8 +113,8 @@ def test_migrate_leaves_a_removed_permission_removed() -> None:
 
     call_command("migrate", verbosity=0)
 
-    held = group.permissions.values_list("content_type__app_label", "codename")
-    assert set(held) == set(roles.permissions_of(Role.SUPPORT)) - {("accounts", "change_apikey")}
+    removed = {("accounts", "change_apikey")}
+    assert held_by(Role.SUPPORT) == set(roles.permissions_of(Role.SUPPORT)) - removed
 
 
 @pytest.mark.django_db(transaction=True)
@@ -128,10 +125,7 @@ def test_migrate_gives_the_permissions_of_a_new_model_to_the_roles() -> None:
     call_command("migrate", verbosity=0)
 
     for role in EVERYBODY:
-        held = Group.objects.get(name=role).permissions.values_list(
-            "content_type__app_label", "codename"
-        )
-        assert set(held) == set(roles.permissions_of(role))
+        assert held_by(role) == set(roles.permissions_of(role))
 
 
 @pytest.fixture
@@ -144,7 +138,7 @@ def _bare_refusals(settings: Any) -> None:
 @pytest.mark.usefixtures("_bare_refusals")
 @pytest.mark.parametrize("role", sorted(EVERYBODY))
 def test_role_sees_only_its_pages(world: dict[str, Any], role: str) -> None:
-    client = client_of(role)
+    client = sign_in("ann", role)
     wrong = []
     for name, path in draw_examples(list(urls(world))):
         status = client.get(path).status_code
@@ -184,7 +178,7 @@ def _bare_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_bare_refusals", "_bare_pages")
 @pytest.mark.parametrize("role", sorted(EVERYBODY))
 def test_role_posts_only_where_the_table_allows_it(world: dict[str, Any], role: str) -> None:
-    client = client_of(role)
+    client = sign_in("ann", role)
     before = fingerprint()
     wrong = []
     for name, path in draw_examples(list(urls(world))):
@@ -215,10 +209,7 @@ def test_migrate_creates_the_roles() -> None:
 
     assert set(Group.objects.values_list("name", flat=True)) == EVERYBODY
     for role in EVERYBODY:
-        held = Group.objects.get(name=role).permissions.values_list(
-            "content_type__app_label", "codename"
-        )
-        assert set(held) == set(roles.permissions_of(role))
+        assert held_by(role) == set(roles.permissions_of(role))
 
 
 def test_every_page_in_the_table_exists(world: dict[str, Any]) -> None:
@@ -235,7 +226,7 @@ def test_finance_changes_only_the_rates_of_an_endpoint(db: None, role: str) -> N
     endpoint.save_fields("is_moderated")
     rates = {"prompt": "250000", "completion": "500000", "image": "0", "request": "0"}
     page = reverse("admin:catalog_modelendpoint_change", args=[endpoint.pk])
-    answer = client_of(role).post(page, {**rates, "zdr": "on", "quantization": "fp8"})
+    answer = sign_in("ann", role).post(page, {**rates, "zdr": "on", "quantization": "fp8"})
 
     assert answer.status_code == 302
     found = ModelEndpoint.objects.select_related("price").get()

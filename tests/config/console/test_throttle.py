@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from django.conf import LazySettings
 from django.contrib.auth import hashers
-from django.contrib.auth.models import Group, User
+from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
 from config.apps import Role
 from config.audit.entries import AuditEntry
-from config.console.sign_in import roles
 from config.console.sign_in.models import SignInLimit
 from config.console.sign_in.throttle import clean_account, clear_limits, network_of
-from tests.support.console import SUBMIT
+from tests.support.console import messages_of, page
+from tests.support.operators.four_eyes import press, sign_in
 
 PASSWORD = "a long enough password"
 LOGIN = "/admin/login/?next=/admin/"
@@ -180,9 +180,8 @@ def test_old_password_is_guessed_as_rarely(user: User, hashed: list[str]) -> Non
     client.force_login(user)
     new = {f"new_password{place}": "another long password" for place in (1, 2)}
     for _ in range(5):
-        assert (
-            client.post("/admin/password_change/", {"old_password": "x", **new}).status_code == 200
-        )
+        refused = client.post("/admin/password_change/", {"old_password": "x", **new})
+        assert refused.status_code == 200
     count = len(hashed)
     answer = client.post("/admin/password_change/", {"old_password": PASSWORD, **new})
 
@@ -214,12 +213,7 @@ def test_each_attempt_is_a_line_of_the_log(user: User, caplog: Any) -> None:
 
 @pytest.fixture
 def administrator(db: None) -> Client:
-    roles.update_roles()
-    adam = User.objects.create_user("adam", is_staff=True)
-    adam.groups.add(Group.objects.get(name=Role.ADMINISTRATOR))
-    client = Client()
-    client.force_login(adam)
-    return client
+    return sign_in("adam", Role.ADMINISTRATOR)
 
 
 @pytest.mark.parametrize("way", ["page", "list"])
@@ -229,7 +223,7 @@ def test_an_administrator_lifts_a_lock(user: User, administrator: Client, way: s
     shown = administrator.get("/admin/config/signinlimit/?state=locked").content.decode()
     assert f"/admin/config/signinlimit/{limit.pk}/change/" in shown
     if way == "page":
-        administrator.post(f"/admin/config/signinlimit/{limit.pk}/lift/", SUBMIT)
+        press(administrator, limit, "lift")
     else:
         form = {"action": "lift_locks", "_selected_action": limit.pk, "confirmed": "yes"}
         administrator.post("/admin/config/signinlimit/", form)
@@ -242,11 +236,9 @@ def test_an_administrator_lifts_a_lock(user: User, administrator: Client, way: s
 def test_lift_of_what_is_not_locked_is_refused(user: User, administrator: Client) -> None:
     fail(4)
     limit = SignInLimit.objects.get(scope="pair")
-    page = administrator.post(f"/admin/config/signinlimit/{limit.pk}/lift/", SUBMIT, follow=True)
+    answer = press(administrator, limit, "lift")
 
-    assert [str(text) for text in page.context["messages"]] == [
-        "This is not locked, so there is no lock to lift."
-    ]
+    assert messages_of(answer) == ["This is not locked, so there is no lock to lift."]
     limit.refresh_from_db()
     assert limit.failures == 4
 
@@ -257,8 +249,7 @@ def test_audit_log_shows_sign_ins(user: User, operator: Client) -> None:
     listed = operator.get("/admin/config/auditentry/?kind=sign_in").content.decode()
 
     assert "sign-in ann" in listed
-    page = operator.get(f"/admin/config/auditentry/{entry.pk}/change/").content.decode()
-    assert f"address {HERE}" in page
+    assert f"address {HERE}" in operator.get(page(entry)).content.decode()
 
 
 def test_old_counters_are_cleared(user: User) -> None:

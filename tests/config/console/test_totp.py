@@ -54,6 +54,13 @@ def enrol(client: Client, user: User) -> tuple[SecondFactor, list[str]]:
     return SecondFactor.objects.get(), codes
 
 
+def enrolled(user: User) -> tuple[Client, SecondFactor, list[str]]:
+    """Returns a browser whose operator has enrolled, the device and its backup codes."""
+    client = Client()
+    log_in(client)
+    return client, *enrol(client, user)
+
+
 def digests(user: User, codes: list[str]) -> set[str]:
     return {digest_backup_code(user.pk, code)[0] for code in codes}
 
@@ -88,9 +95,7 @@ def test_enrolment_shows_a_code_and_stores_nothing(user: User) -> None:
 
 
 def test_enrolment_accepts_the_code_of_its_key(user: User) -> None:
-    client = Client()
-    log_in(client)
-    device, codes = enrol(client, user)
+    client, device, codes = enrolled(user)
 
     assert (device.user, device.confirmed, len(set(codes))) == (user, True, 10)
     assert set(StaticToken.objects.values_list("token", flat=True)) == digests(user, codes)
@@ -148,9 +153,7 @@ def test_enrolment_refuses_the_offer_of_another_operator(user: User) -> None:
 
 
 def test_login_after_enrolment_needs_a_code(user: User) -> None:
-    client = Client()
-    log_in(client)
-    device, _ = enrol(client, user)
+    _, device, _ = enrolled(user)
     client = Client()
     response = log_in(client)
 
@@ -168,9 +171,7 @@ def test_login_after_enrolment_needs_a_code(user: User) -> None:
 
 
 def test_wrong_codes_lock_like_wrong_passwords(user: User) -> None:
-    client = Client()
-    log_in(client)
-    device, codes = enrol(client, user)
+    client, device, codes = enrolled(user)
     wrong = "111111" if code_of(device, steps=1) != "111111" else "222222"
     for _ in range(5):
         answer = log_in(Client(), otp_token=wrong)
@@ -186,9 +187,7 @@ def test_wrong_codes_lock_like_wrong_passwords(user: User) -> None:
 
 
 def test_backup_code_works_once(user: User) -> None:
-    client = Client()
-    log_in(client)
-    _, codes = enrol(client, user)
+    _, _, codes = enrolled(user)
     first, second = Client(), Client()
 
     assert log_in(first, otp_token=codes[0].upper())["Location"] == "/admin/"
@@ -226,9 +225,7 @@ def test_required_factor_ends_older_sessions(user: User, settings: Any) -> None:
 
 
 def test_factor_is_changed_only_with_a_code(user: User) -> None:
-    client = Client()
-    log_in(client)
-    device, codes = enrol(client, user)
+    client, device, codes = enrolled(user)
     for form in ({"action": "off"}, {"action": "codes", "otp_token": "wrongwro"}):
         client.post(PAGE, form)
     assert (SecondFactor.objects.get(), totp.codes_left(user)) == (device, 10)
@@ -244,18 +241,14 @@ def test_factor_is_changed_only_with_a_code(user: User) -> None:
 
 
 def test_required_factor_cannot_be_turned_off(user: User, required: None) -> None:
-    client = Client()
-    log_in(client)
-    device, codes = enrol(client, user)
+    client, device, codes = enrolled(user)
     client.post(PAGE, {"action": "off", "otp_token": codes[0]})
 
     assert SecondFactor.objects.get() == device
 
 
 def test_another_operator_can_remove_a_lost_factor(user: User) -> None:
-    client = Client()
-    log_in(client)
-    device, _ = enrol(client, user)
+    _, device, _ = enrolled(user)
     other = Client()
     other.force_login(User.objects.create_superuser("bob"))
     other.post(f"/admin/otp_totp/totpdevice/{device.pk}/remove/", {"_form_submitted": "True"})
@@ -267,9 +260,7 @@ def test_another_operator_can_remove_a_lost_factor(user: User) -> None:
 
 
 def test_key_is_sealed_to_its_operator(user: User) -> None:
-    client = Client()
-    log_in(client)
-    device, _ = enrol(client, user)
+    _, device, _ = enrolled(user)
     stored = TOTPDevice.objects.get().key
 
     assert (stored, len(stored)) == (device.key, 76)
@@ -283,9 +274,7 @@ def test_key_is_sealed_to_its_operator(user: User) -> None:
 
 
 def test_backup_codes_work_without_the_credential_key(user: User, settings: Any) -> None:
-    client = Client()
-    log_in(client)
-    device, codes = enrol(client, user)
+    _, device, codes = enrolled(user)
     code = code_of(device, steps=1)
     settings.CREDENTIAL_KEYS = [random.token_bytes(32)]
     client = Client()

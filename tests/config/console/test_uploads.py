@@ -21,7 +21,9 @@ from config.console.uploads import MAX_BYTES
 from endpoints.models import Attestation, PrivateEndpoint
 from endusers.models import EndUser
 from tests.support import factories
+from tests.support.console import messages_of
 from tests.support.database import snapshots
+from tests.support.endpoints.creating import body_of
 from tests.support.factories import Tenant
 
 PAGES = (
@@ -43,13 +45,8 @@ def send(client: Client, page: str, name: str, content: bytes, tenant: Tenant | 
 
 
 def confirm(client: Client, page: str, planned: Any) -> Any:
-    return client.post(
-        url(page, "import"), {"signed_upload": planned.context["signed_upload"]}, follow=True
-    )
-
-
-def said(response: Any) -> list[str]:
-    return [str(message) for message in response.context["messages"]]
+    form = {"signed_upload": planned.context["signed_upload"]}
+    return client.post(url(page, "import"), form, follow=True)
 
 
 def content_of(response: Any) -> bytes:
@@ -64,12 +61,11 @@ def test_an_import_sends_no_stored_credential_to_another_host(
     catalog = json.loads(catalogue.export()[0])
     [row] = catalog["providers"]
     row["base_url"] = "https://listener.example/v1"
-    before = snapshots.everything()
-    refused = send(operator, "catalog_provider", "catalogue.json", json.dumps(catalog).encode())
-    assert "signed_upload" not in refused.context
-    text = "the provider acme-ai: The host changes, and credentials of organizations"
-    assert text in refused.content.decode()
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        refused = send(operator, "catalog_provider", "catalogue.json", json.dumps(catalog).encode())
+        assert "signed_upload" not in refused.context
+        text = "the provider acme-ai: The host changes, and credentials of organizations"
+        assert text in refused.content.decode()
     row["base_url"] = "https://api.example.com/v2"
     planned = send(operator, "catalog_provider", "catalogue.json", json.dumps(catalog).encode())
     confirm(operator, "catalog_provider", planned)
@@ -80,20 +76,18 @@ def test_end_users_are_planned_and_imported_when_confirmed(
     operator: Client, tenant: Tenant
 ) -> None:
     EndUser.objects.register(organization_id=tenant.organization.pk, user="ann")
-    before = snapshots.everything()
+    with snapshots.unchanged():
+        planned = send(operator, "endusers_enduser", "users.csv", USERS, tenant)
 
-    planned = send(operator, "endusers_enduser", "users.csv", USERS, tenant)
-
-    assert [row[:3] for row in planned.context["rows"]] == [
-        ("end_users", "ann", "update"),
-        ("end_users", "bob", "create"),
-    ]
-    assert planned.context["counts"] == [("end users", "1 new, 1 changed, 0 unchanged")]
-    assert snapshots.everything() == before
+        assert [row[:3] for row in planned.context["rows"]] == [
+            ("end_users", "ann", "update"),
+            ("end_users", "bob", "create"),
+        ]
+        assert planned.context["counts"] == [("end users", "1 new, 1 changed, 0 unchanged")]
 
     done = confirm(operator, "endusers_enduser", planned)
 
-    assert said(done) == ["The file was imported. end users: 1 new, 1 changed, 0 unchanged."]
+    assert messages_of(done) == ["The file was imported. end users: 1 new, 1 changed, 0 unchanged."]
     assert list(EndUser.objects.order_by("user").values_list("user", "is_active")) == [
         ("ann", False), ("bob", True),
     ]  # fmt: skip
@@ -134,18 +128,11 @@ def test_refusals_name_their_lines_and_change_nothing(operator: Client, tenant: 
 def test_private_endpoints_arrive_as_drafts(operator: Client, tenant: Tenant) -> None:
     model, provider = factories.make_model(), factories.make_provider()
     factories.make_endpoint(model, provider)
-    row = {
-        "model_permaslug": model.canonical_slug,
-        "provider_slug": provider.slug,
-        "upstream_model_id": "m-1",
-        "base_url": "https://llm.example.com/v1",
-    }
+    row = body_of(model, provider, upstream_model_id="m-1")
     content = json.dumps(row).encode()
-    before = snapshots.everything()
-
-    planned = send(operator, "endpoints_privateendpoint", "e.jsonl", content, tenant)
-    assert [row.outcome for row in planned.context["rows"]] == ["create"]
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        planned = send(operator, "endpoints_privateendpoint", "e.jsonl", content, tenant)
+        assert [row.outcome for row in planned.context["rows"]] == ["create"]
     confirm(operator, "endpoints_privateendpoint", planned)
 
     endpoint = PrivateEndpoint.objects.get()
@@ -169,13 +156,11 @@ def test_every_list_of_the_catalogue_imports_its_file(operator: Client, page: st
     ModelEndpoint.objects.all().delete()
     Provider.objects.all().delete()
     LanguageModel.objects.all().delete()
-    before = snapshots.everything()
-
-    planned = send(operator, page, "catalogue.json", data)
-    assert [(row.kind, row.outcome) for row in planned.context["rows"]] == [
-        ("providers", "create"), ("models", "create"), ("endpoints", "create"),
-    ]  # fmt: skip
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        planned = send(operator, page, "catalogue.json", data)
+        assert [(row.kind, row.outcome) for row in planned.context["rows"]] == [
+            ("providers", "create"), ("models", "create"), ("endpoints", "create"),
+        ]  # fmt: skip
     confirm(operator, page, planned)
 
     assert catalogue.export()[0] == data
@@ -187,21 +172,14 @@ def test_confirm_refuses_rows_that_became_invalid_after_the_plan(operator: Clien
     small = factories.make_tenant("Small", endpoint_limit=1)
     model, provider = factories.make_model(), factories.make_provider()
     factories.make_endpoint(model, provider)
-    row = {
-        "model_permaslug": model.canonical_slug,
-        "provider_slug": provider.slug,
-        "upstream_model_id": "m-1",
-        "base_url": "https://llm.example.com/v1",
-    }
+    row = body_of(model, provider, upstream_model_id="m-1")
     content = json.dumps(row).encode()
     planned = send(operator, "endpoints_privateendpoint", "e.jsonl", content, small)
     factories.make_draft(small, model, provider)
-    before = snapshots.everything()
+    with snapshots.unchanged():
+        refused = confirm(operator, "endpoints_privateendpoint", planned)
 
-    refused = confirm(operator, "endpoints_privateendpoint", planned)
-
-    assert "which is its limit" in refused.context["refusals"][0]
-    assert snapshots.everything() == before
+        assert "which is its limit" in refused.context["refusals"][0]
     assert not AuditEntry.objects.filter(kind="import").exists()
 
 
@@ -209,17 +187,15 @@ def test_a_plan_is_valid_only_for_its_operator_and_page(operator: Client, tenant
     planned = send(operator, "endusers_enduser", "users.csv", USERS, tenant)
     other = Client()
     other.force_login(User.objects.create_superuser("other"))
-    before = snapshots.everything()
-
-    for client, page, held in (
-        (other, "endusers_enduser", planned.context["signed_upload"]),
-        (operator, "endpoints_privateendpoint", planned.context["signed_upload"]),
-        (operator, "endusers_enduser", planned.context["signed_upload"] + "x"),
-        (operator, "endusers_enduser", ""),
-    ):
-        refused = client.post(url(page, "import"), {"signed_upload": held})
-        assert "Send it again" in refused.context["refusals"][0]
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        for client, page, held in (
+            (other, "endusers_enduser", planned.context["signed_upload"]),
+            (operator, "endpoints_privateendpoint", planned.context["signed_upload"]),
+            (operator, "endusers_enduser", planned.context["signed_upload"] + "x"),
+            (operator, "endusers_enduser", ""),
+        ):
+            refused = client.post(url(page, "import"), {"signed_upload": held})
+            assert "Send it again" in refused.context["refusals"][0]
 
 
 @pytest.mark.parametrize(
@@ -235,14 +211,13 @@ def test_a_plan_is_valid_only_for_its_operator_and_page(operator: Client, tenant
 def test_an_incomplete_form_changes_nothing(
     operator: Client, tenant: Tenant, name: str, content: bytes, organization: str, field: str
 ) -> None:
-    before = snapshots.everything()
-    form = {
-        "file": SimpleUploadedFile(name, content),
-        "organization": organization.replace("{own}", str(tenant.organization.pk)),
-    }
-    refused = operator.post(url("endusers_enduser", "import"), form)
-    assert list(refused.context["form"].errors) == [field]
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        form = {
+            "file": SimpleUploadedFile(name, content),
+            "organization": organization.replace("{own}", str(tenant.organization.pk)),
+        }
+        refused = operator.post(url("endusers_enduser", "import"), form)
+        assert list(refused.context["form"].errors) == [field]
 
 
 def test_a_plan_counts_all_rows_and_shows_the_first(operator: Client, tenant: Tenant) -> None:
@@ -258,11 +233,10 @@ def test_a_plan_counts_all_rows_and_shows_the_first(operator: Client, tenant: Te
 
 @pytest.mark.parametrize("page", PAGES)
 def test_a_read_only_operator_may_export_but_not_import(viewer: Client, page: str) -> None:
-    before = snapshots.everything()
-    assert viewer.get(url(page, "import")).status_code == 403
-    assert send(viewer, page, "x", b"{}").status_code == 403
-    assert viewer.post(url(page, "import"), {"signed_upload": "x"}).status_code == 403
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert viewer.get(url(page, "import")).status_code == 403
+        assert send(viewer, page, "x", b"{}").status_code == 403
+        assert viewer.post(url(page, "import"), {"signed_upload": "x"}).status_code == 403
     actions = viewer.get(reverse(f"admin:{page}_changelist")).context["actions_list"]
     assert [action["title"] for action in actions] == ["Export file"]
     assert viewer.get(url(page, "export")).status_code == 200

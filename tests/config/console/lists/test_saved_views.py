@@ -16,11 +16,11 @@ from config.audit.entries import AuditEntry
 from config.console.lists import models
 from config.console.lists.models import SavedView, TooManyViews
 from config.console.lists.saved_views import ViewBar
-from config.console.sign_in import roles
 from tests.support import factories
 from tests.support.console import messages_of
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
+from tests.support.operators.four_eyes import sign_in
 
 LIST = "/admin/inference/generation/"
 PAGE = "inference.generation"
@@ -38,9 +38,8 @@ def save(client: Client, name: str = "Failed", query: str = QUERY) -> SavedView:
 
 
 def bar(client: Client, query: str = "") -> ViewBar:
-    found: ViewBar = client.get(
-        f"{LIST}?{query}", headers={"Referer": f"http://testserver{LIST}"}
-    ).context["view_bar"]
+    shown = client.get(f"{LIST}?{query}", headers={"Referer": f"http://testserver{LIST}"})
+    found: ViewBar = shown.context["view_bar"]
     return found
 
 
@@ -55,12 +54,8 @@ def test_an_operator_saves_and_opens_a_view(operator: Client, tenant: Tenant) ->
     failed = factories.make_generation(tenant, status="failed")
     factories.make_generation(tenant)
     # The position in the list is no part of a view, and neither is an empty field.
-    response = change(
-        operator,
-        "save",
-        name=" Failed  ones ",
-        query="status__exact=failed&after=x&model__exact=&p=2",
-    )
+    query = "status__exact=failed&after=x&model__exact=&p=2"
+    response = change(operator, "save", name=" Failed  ones ", query=query)
     view = SavedView.objects.get()
     assert (view.name, view.query, view.page) == ("Failed ones", "status__exact=failed", PAGE)
     assert response.headers["Location"] == f"{LIST}?status__exact=failed&view={view.pk}"
@@ -91,11 +86,9 @@ def test_nobody_sees_or_changes_the_views_of_another(operator: Client, other: Cl
     mine, theirs = save(operator), save(other, "Theirs")
     assert (bar(operator).views, bar(other).views) == ([mine], [theirs])
     assert bar(other, f"{QUERY}&view={mine.pk}").asked is None
-    before = snapshots.everything()
-
-    for do in ("rename", "delete", "default", "undefault"):
-        assert change(other, do, id=mine.pk, name="Stolen").status_code == 404
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        for do in ("rename", "delete", "default", "undefault"):
+            assert change(other, do, id=mine.pk, name="Stolen").status_code == 404
     # The same name is free for everybody.
     assert save(other).operator_id != mine.operator_id
 
@@ -126,10 +119,9 @@ def test_a_shared_view_is_opened_by_others_and_changed_by_its_operator_alone(
     assert "Save these filters" in opened.text
     assert bar(other, f"{QUERY}&view={private.pk}").asked is None
 
-    before = snapshots.everything()
-    for do in ("rename", "delete", "default", "undefault", "share", "unshare"):
-        assert change(other, do, id=view.pk, name="Stolen").status_code == 404
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        for do in ("rename", "delete", "default", "undefault", "share", "unshare"):
+            assert change(other, do, id=view.pk, name="Stolen").status_code == 404
 
     # A copy is the reader's own.
     copied = save(other, "Failed")
@@ -144,11 +136,7 @@ def test_a_shared_view_is_opened_by_others_and_changed_by_its_operator_alone(
 
 def test_a_shared_view_shows_its_reader_nothing_else(operator: Client) -> None:
     """The list is refused to a role that may not see it, and its filters are those of the list."""
-    roles.update_roles()
-    user = User.objects.create_user("reader", is_staff=True)
-    user.groups.add(Group.objects.get(name=Role.READ_ONLY))
-    reader = Client()
-    reader.force_login(user)
+    reader = sign_in("reader", Role.READ_ONLY)
     view = save(operator)
     broken = save(operator, "Old", "colour__exact=red")
     for each in (view, broken):
@@ -180,10 +168,9 @@ def test_a_list_has_a_bounded_number_of_shared_views(
     change(other, "share", id=theirs.pk)
     change(other, "share", id=theirs.pk)
     view = save(operator)
-    before = snapshots.everything()
-    refused = operator.get(change(operator, "share", id=view.pk).headers["Location"])
-    assert "must stop sharing a view first" in messages_of(refused)[-1]
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        refused = operator.get(change(operator, "share", id=view.pk).headers["Location"])
+        assert "must stop sharing a view first" in messages_of(refused)[-1]
     # Each list has its own number.
     elsewhere = {"page": "accounts.organization", "query": "", "name": "All"}
     operator.post("/admin/views/", {"do": "save", **elsewhere})
@@ -267,20 +254,14 @@ def test_a_filter_by_what_is_gone_shows_nothing(operator: Client, tenant: Tenant
 
 
 def test_a_role_without_the_list_has_no_views_of_it(operator: Client, tenant: Tenant) -> None:
-    roles.update_roles()
-    user = User.objects.create_user("reader", is_staff=True)
-    user.groups.add(Group.objects.get(name=Role.READ_ONLY))
-    client = Client()
-    client.force_login(user)
+    client = sign_in("reader", Role.READ_ONLY)
     save(client)
     Group.objects.get(name=Role.READ_ONLY).permissions.filter(codename="view_generation").delete()
-    before = snapshots.everything()
-
-    assert change(client, "save", name="More", query="").status_code == 403
-    assert client.get(f"{LIST}?view={SavedView.objects.get().pk}").status_code == 403
-    assert change(operator, "save", name="x", page="auth.nothing").status_code == 404
-    assert change(operator, "save", name="x", page="inference.journal").status_code == 404
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert change(client, "save", name="More", query="").status_code == 403
+        assert client.get(f"{LIST}?view={SavedView.objects.get().pk}").status_code == 403
+        assert change(operator, "save", name="x", page="auth.nothing").status_code == 404
+        assert change(operator, "save", name="x", page="inference.journal").status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -297,21 +278,19 @@ def test_a_role_without_the_list_has_no_views_of_it(operator: Client, tenant: Te
 def test_a_wrong_form_changes_nothing_and_says_why(
     operator: Client, fields: dict[str, str], words: str
 ) -> None:
-    before = snapshots.everything()
-    response = operator.post("/admin/views/", {"page": PAGE, "do": "save", **fields})
+    with snapshots.unchanged():
+        response = operator.post("/admin/views/", {"page": PAGE, "do": "save", **fields})
 
-    assert response.status_code == 302
-    [told] = messages_of(operator.get(response.headers["Location"]))
-    assert words in told
-    assert told.endswith("Nothing was changed.")
-    assert snapshots.everything() == before
+        assert response.status_code == 302
+        [told] = messages_of(operator.get(response.headers["Location"]))
+        assert words in told
+        assert told.endswith("Nothing was changed.")
 
 
 def test_only_post_changes_views_and_only_for_operators(operator: Client, db: None) -> None:
     assert operator.get("/admin/views/").status_code == 405
-    assert (
-        change(Client(), "save", name="x", query="").headers["Location"].startswith("/admin/login/")
-    )
+    refused = change(Client(), "save", name="x", query="")
+    assert refused.headers["Location"].startswith("/admin/login/")
     strict = Client(enforce_csrf_checks=True)
     strict.force_login(User.objects.get())
     assert change(strict, "save", name="x", query="").status_code == 403

@@ -17,7 +17,7 @@ from config.apps import Role
 from config.console.sign_in import roles
 from inference.models import Generation
 from tests.support import factories
-from tests.support.console import listing
+from tests.support.console import listing, page
 from tests.support.factories import Tenant
 from tests.support.governance import make_member
 
@@ -29,10 +29,6 @@ def search(client: Client, term: str) -> list[tuple[str, str]]:
     response = client.get(reverse("admin:search"), {"s": term, "extended": "1"})
     assert response.status_code == 200
     return [(found.title, found.link) for found in response.context["results"]]
-
-
-def page_of(row: Any) -> str:
-    return reverse(f"admin:{row._meta.app_label}_{row._meta.model_name}_change", args=[row.pk])
 
 
 def test_a_row_is_found_by_what_an_operator_has_at_hand(
@@ -53,7 +49,7 @@ def test_a_row_is_found_by_what_an_operator_has_at_hand(
         tenant.organization.slug: tenant.organization,
     }
     for term, row in terms.items():
-        assert page_of(row) in [link for _, link in search(operator, term)], term
+        assert page(row) in [link for _, link in search(operator, term)], term
 
 
 def test_every_kind_of_row_with_a_uuid_is_found_by_it(
@@ -65,7 +61,7 @@ def test_every_kind_of_row_with_a_uuid_is_found_by_it(
     ]  # fmt: skip
     assert len(rows) > 10
     for row in rows:
-        assert search(operator, f" {row.pk} ") == [(str(row), page_of(row))]
+        assert search(operator, f" {row.pk} ") == [(str(row), page(row))]
 
 
 def test_payments_are_found_by_their_transaction(operator: Client, world: dict[str, Any]) -> None:
@@ -74,24 +70,21 @@ def test_payments_are_found_by_their_transaction(operator: Client, world: dict[s
     TopUp.objects.filter(pk=top_up.pk).update(tx_hash=deposit.tx_hash)
 
     found = [link for _, link in search(operator, deposit.tx_hash)]
-    assert sorted(found) == sorted([page_of(deposit), page_of(top_up)])
+    assert sorted(found) == sorted([page(deposit), page(top_up)])
 
 
 def test_endpoints_are_found_by_their_host(operator: Client, tenant: Tenant) -> None:
-    endpoint = factories.make_draft(
-        tenant,
-        factories.make_model(),
-        factories.make_provider(),
-        base_url="https://llm.acme.example/v1",
-    )
+    model, provider = factories.make_model(), factories.make_provider()
+    url = "https://llm.acme.example/v1"
+    endpoint = factories.make_draft(tenant, model, provider, base_url=url)
 
-    assert page_of(endpoint) in [link for _, link in search(operator, "llm.acme.example")]
-    assert page_of(endpoint) not in [link for _, link in search(operator, "acme.example")]
+    assert page(endpoint) in [link for _, link in search(operator, "llm.acme.example")]
+    assert page(endpoint) not in [link for _, link in search(operator, "acme.example")]
 
 
 def test_pages_are_found_by_their_title(operator: Client) -> None:
     # By the name of the menu, by that of the list, and by other words.
-    for page, title, terms in (
+    for name, title, terms in (
         ("inference_generation", "Requests", ("request", "generat", "logs", "cost")),
         ("accounts_subscription", "Webhooks", ("webhook", "subscription")),
         ("config_departure", "Partitions", ("retention",)),
@@ -99,7 +92,7 @@ def test_pages_are_found_by_their_title(operator: Client) -> None:
         ("accounts_guardrail", "Guardrails", ("guardrail",)),
     ):
         for term in terms:
-            assert (title, reverse(f"admin:{page}_changelist")) in search(operator, term)
+            assert (title, reverse(f"admin:{name}_changelist")) in search(operator, term)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +122,7 @@ def test_an_operator_finds_only_what_the_operator_may_see(tenant: Tenant) -> Non
     assert search(client, tenant.organization.slug) != []
     assert search(client, "sam") == []
     User.objects.filter(pk=limited.pk).update(is_superuser=True)
-    assert ("sam", reverse("admin:auth_user_change", args=[limited.pk])) in search(client, "sam")
+    assert ("sam", page(limited)) in search(client, "sam")
 
 
 def test_a_new_row_is_found_at_once(operator: Client, tenant: Tenant) -> None:

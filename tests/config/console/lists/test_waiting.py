@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Group, User
 from django.core.cache import cache
 from django.db import connection
 from django.test import Client
@@ -19,13 +18,13 @@ from billing.models import GrantRequest
 from config.apps import Role, declarations
 from config.clocks.leases import Lease
 from config.console.lists.waiting import Inbox
-from config.console.sign_in import roles
 from config.partitions.declarations import partitionings
 from config.partitions.tables import list_partitions, make_ahead
 from endpoints.models import PrivateEndpoint
 from tests.support import factories
 from tests.support.catalogue import make_proposal
 from tests.support.factories import Tenant
+from tests.support.operators.four_eyes import sign_in
 
 
 @pytest.fixture(autouse=True)
@@ -33,15 +32,6 @@ def _fresh() -> Iterator[None]:
     cache.clear()
     yield
     cache.clear()
-
-
-def client_of(role: Role, name: str = "somebody else") -> Client:
-    roles.update_roles()
-    user = User.objects.create_user(name, is_staff=True)
-    user.groups.add(Group.objects.get(name=role))
-    client = Client()
-    client.force_login(user)
-    return client
 
 
 def inbox(client: Client) -> Inbox:
@@ -63,6 +53,12 @@ def badge(client: Client, path: str = "/admin/accounts/organization/") -> str:
     return str(item["badge"])
 
 
+def ask_for_a_grant(tenant: Tenant) -> None:
+    GrantRequest.objects.create(
+        organization=tenant.organization, amount_nano=1, requested_by="operator ann"
+    )
+
+
 @pytest.fixture
 def waiting(world: dict[str, Any]) -> dict[str, Any]:
     """Adds to a row of each model what no other fixture leaves waiting."""
@@ -70,38 +66,29 @@ def waiting(world: dict[str, Any]) -> dict[str, Any]:
     return world
 
 
+MONEY = dict.fromkeys(
+    (
+        *("Grants to approve", "Excesses in review", "Deposits in review"),
+        *("Price proposals", "Change sets to approve"),
+    ),
+    "1",
+)
+DRIFTED = {"Drifted endpoints": "1"}
+
+
 @pytest.mark.parametrize(
     ("role", "expected"),
     [
         (Role.READ_ONLY, {}),
-        (Role.SUPPORT, {"Drifted endpoints": "1"}),
-        (
-            Role.FINANCE,
-            {
-                "Grants to approve": "1",
-                "Excesses in review": "1",
-                "Deposits in review": "1",
-                "Price proposals": "1",
-                "Change sets to approve": "1",
-            },
-        ),
-        (
-            Role.ADMINISTRATOR,
-            {
-                "Drifted endpoints": "1",
-                "Grants to approve": "1",
-                "Excesses in review": "1",
-                "Deposits in review": "1",
-                "Price proposals": "1",
-                "Change sets to approve": "1",
-            },
-        ),
+        (Role.SUPPORT, DRIFTED),
+        (Role.FINANCE, MONEY),
+        (Role.ADMINISTRATOR, DRIFTED | MONEY),
     ],
 )
 def test_each_role_sees_what_it_may_decide(
     waiting: dict[str, Any], role: Role, expected: dict[str, str]
 ) -> None:
-    client = client_of(role)
+    client = sign_in("somebody else", role)
 
     assert counts(client) == expected
     assert badge(client) == (str(len(expected)) if expected else "")
@@ -137,10 +124,8 @@ def test_every_declaration_leads_to_a_list_that_takes_it(operator: Client) -> No
 
 
 def test_nobody_is_asked_to_approve_what_they_asked_for(tenant: Tenant) -> None:
-    ann, bob = client_of(Role.FINANCE, "ann"), client_of(Role.FINANCE, "bob")
-    GrantRequest.objects.create(
-        organization=tenant.organization, amount_nano=1, requested_by="operator ann"
-    )
+    ann, bob = sign_in("ann", Role.FINANCE), sign_in("bob", Role.FINANCE)
+    ask_for_a_grant(tenant)
 
     assert counts(ann) == {}
     assert counts(bob) == {"Grants to approve": "1"}
@@ -149,9 +134,7 @@ def test_nobody_is_asked_to_approve_what_they_asked_for(tenant: Tenant) -> None:
 
 def test_counts_are_bounded_and_read_by_one_query(tenant: Tenant, operator: Client) -> None:
     for _ in range(25):
-        GrantRequest.objects.create(
-            organization=tenant.organization, amount_nano=1, requested_by="operator ann"
-        )
+        ask_for_a_grant(tenant)
     model, provider = factories.make_model(), factories.make_provider()
     make_proposal(factories.make_endpoint(model, provider))
     with CaptureQueriesContext(connection) as queries:
@@ -170,9 +153,7 @@ def test_the_badge_is_counted_once_for_the_pages_of_half_a_minute(
     tenant: Tenant, operator: Client
 ) -> None:
     assert badge(operator) == ""
-    GrantRequest.objects.create(
-        organization=tenant.organization, amount_nano=1, requested_by="operator ann"
-    )
+    ask_for_a_grant(tenant)
     assert badge(operator) == ""
 
     assert badge(operator, "/admin/") == "1"
@@ -209,7 +190,7 @@ def test_administrators_see_late_duties_and_what_duties_have_found(operator: Cli
         "the log of `manage.py work`, and see that it runs."
     )
     assert "check_ledger found 3 problems" in operator.get("/admin/").text
-    assert alerts(client_of(Role.FINANCE)) == []
+    assert alerts(sign_in("fin", Role.FINANCE)) == []
 
 
 def test_administrators_see_tables_without_a_partition_ahead(operator: Client) -> None:
