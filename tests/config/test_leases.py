@@ -27,6 +27,12 @@ def change(**fields: Any) -> None:
     assert Lease.objects.filter(name="duty").update(**fields) == 1
 
 
+def was_renewed() -> bool:
+    """Returns whether a lease was renewed in the last ten seconds."""
+    since = TransactionNow() - timedelta(seconds=10)
+    return Lease.objects.filter(renewed_at__gt=since).exists()
+
+
 def test_a_duty_is_due_once_in_its_interval(db: None) -> None:
     assert hold() is True
     assert hold() is False
@@ -40,24 +46,18 @@ def test_a_held_lease_names_its_holder_and_is_renewed(db: None) -> None:
         assert Lease.objects.get().holder == process_name()
         change(renewed_at=TransactionNow() - timedelta(seconds=20))
         Lease.objects.renew()
-        assert Lease.objects.filter(
-            renewed_at__gt=TransactionNow() - timedelta(seconds=10)
-        ).exists()
+        assert was_renewed()
     assert Lease.objects.get().holder == ""
     change(renewed_at=TransactionNow() - timedelta(seconds=20))
     Lease.objects.renew()
-    assert not Lease.objects.filter(
-        renewed_at__gt=TransactionNow() - timedelta(seconds=10)
-    ).exists()
+    assert not was_renewed()
 
 
 def test_a_renewal_leaves_the_lease_of_another_holder_alone(db: None) -> None:
     with Lease.objects.hold("duty", every_seconds=60):
         change(holder=OTHER, renewed_at=TransactionNow() - timedelta(seconds=20))
         Lease.objects.renew()
-        assert not Lease.objects.filter(
-            renewed_at__gt=TransactionNow() - timedelta(seconds=10)
-        ).exists()
+        assert not was_renewed()
     assert Lease.objects.get().holder == OTHER
 
 
@@ -68,11 +68,8 @@ def test_a_lease_that_is_not_renewed_is_taken_over(
     db: None, caplog: pytest.LogCaptureFixture, renewed: int, is_free: bool
 ) -> None:
     hold()
-    change(
-        holder=OTHER,
-        until=TransactionNow(),
-        renewed_at=TransactionNow() - timedelta(seconds=renewed),
-    )
+    last = TransactionNow() - timedelta(seconds=renewed)
+    change(holder=OTHER, until=TransactionNow(), renewed_at=last)
     assert hold() is is_free
     taken_over = "duty: taken over from elsewhere:1:x, which has stopped renewing it"
     assert (taken_over in caplog.messages) is is_free

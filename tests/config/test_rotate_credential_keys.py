@@ -71,12 +71,7 @@ def test_second_factors_move_to_the_first_key(db: None, settings: Any) -> None:
 def test_a_dry_run_changes_nothing(stored: tuple[ByokCredential, Provider], settings: Any) -> None:
     credential, _ = stored
     settings.CREDENTIAL_KEYS = [random.token_bytes(32), *settings.CREDENTIAL_KEYS]
-    assert rotate(dry_run=True) == {
-        "rotated": 2,
-        "unchanged": 0,
-        "failed": 0,
-        "dry_run": True,
-    }
+    assert rotate(dry_run=True) == {"rotated": 2, "unchanged": 0, "failed": 0, "dry_run": True}
     credential.refresh_from_db()
     assert not is_current(bytes(credential.sealed))
 

@@ -89,9 +89,7 @@ def test_no_command_makes_a_database_for_a_secret_key(tmp_path: Path, command: s
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_embedded_database_is_chosen_by_name_or_by_an_empty_environment(
-    tmp_path: Path,
-) -> None:
+def test_the_embedded_database_is_chosen_by_name_or_by_an_empty_environment(tmp_path: Path) -> None:
     for changes in ({"DATABASE_URL": "embedded"}, {"DATABASE_URL": "", "SECRET_KEY": ""}):
         found = read_settings(DATA_DIR=str(tmp_path), **changes)
         assert found["EMBEDDED"] is True

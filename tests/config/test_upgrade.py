@@ -38,9 +38,7 @@ class Upgraded:
 
     def get(self, path: str, key: str) -> requests.Response:
         return requests.get(
-            f"{self.address}/api/v1/{path}",
-            headers={"Authorization": f"Bearer {key}"},
-            timeout=30,
+            f"{self.address}/api/v1/{path}", headers={"Authorization": f"Bearer {key}"}, timeout=30
         )
 
     def chat(self, model: str, key: str) -> requests.Response:

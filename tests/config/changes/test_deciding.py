@@ -73,23 +73,20 @@ def price_of(endpoint: ModelEndpoint) -> Price:
 def test_a_price_is_proposed_and_changes_when_another_operator_approves(
     ann: Client, bob: Client, endpoint: ModelEndpoint
 ) -> None:
-    before = snapshots.everything()
-    answer = save(ann, endpoint, **WHY)
-    made = proposed()
-    assert messages_of(answer) == [
-        f"Proposed as {made}. Nothing was changed: another operator must approve it."
-    ]
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        answer = save(ann, endpoint, **WHY)
+        made = proposed()
+        assert messages_of(answer) == [
+            f"Proposed as {made}. Nothing was changed: another operator must approve it."
+        ]
     event = Event.objects.get(kind="change.waiting")
-    assert (event.organization_id, event.data) == (
-        None,
-        {
-            "number": made.pk,
-            "subject": made.subject,
-            "proposed_by": "operator ann",
-            "reason": "The provider asked for it.",
-        },
-    )
+    assert event.organization_id is None
+    assert event.data == {
+        "number": made.pk,
+        "subject": made.subject,
+        "proposed_by": "operator ann",
+        "reason": "The provider asked for it.",
+    }
     shown = bob.get(page(made)).content.decode()
     for text in ("$1 per million", "$1.5 per million", "+50 %", "The provider asked for it."):
         assert text in shown
@@ -98,10 +95,7 @@ def test_a_price_is_proposed_and_changes_when_another_operator_approves(
     assert price_of(endpoint).prompt == Decimal("0.0000015")
     assert (made.status, made.decided_by) == ("applied", "operator bob")
     entry = AuditEntry.objects.get(kind="catalog.priceversion")
-    assert (entry.actor, entry.action) == (
-        "operator bob",
-        f"{made}, proposed by operator ann",
-    )
+    assert (entry.actor, entry.action) == ("operator bob", f"{made}, proposed by operator ann")
     told = AuditEntry.objects.filter(kind="config.changeset").order_by("id")
     assert [(each.actor, each.change) for each in told] == [
         ("operator ann", "created"),
@@ -121,11 +115,10 @@ def test_nobody_approves_an_own_change_set(ann: Client, endpoint: ModelEndpoint)
     made = propose(ann, endpoint)
     other_tab = Client()
     other_tab.force_login(User.objects.get(username="ann"))
-    before = snapshots.everything()
-    for browser in (ann, other_tab):
-        assert decide(browser, made).startswith("Another operator than the one who proposed")
-    assert made.status == "proposed"
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        for browser in (ann, other_tab):
+            assert decide(browser, made).startswith("Another operator than the one who proposed")
+        assert made.status == "proposed"
 
 
 def test_a_superuser_needs_a_second_person_too(operator: Client, endpoint: ModelEndpoint) -> None:
@@ -217,10 +210,9 @@ def test_an_account_made_by_the_proposer_cannot_approve(
     with audit.acting_as("operator ann", "test"):
         puppet = sign_in("puppet")
     made = propose(ann, endpoint)
-    before = snapshots.everything()
-    assert decide(puppet, made).startswith(MADE)
-    assert made.status == "proposed"
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert decide(puppet, made).startswith(MADE)
+        assert made.status == "proposed"
 
 
 def test_an_account_made_after_the_proposal_cannot_approve(
@@ -248,20 +240,18 @@ def test_what_an_operator_proposed_who_may_no_longer_do_it_is_not_applied(
 ) -> None:
     made = propose(ann, endpoint)
     leave(User.objects.get(username="ann"))
-    before = snapshots.everything()
-    assert decide(bob, made).startswith("The operator who proposed this is no longer active")
-    assert made.status == "proposed"
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert decide(bob, made).startswith("The operator who proposed this is no longer active")
+        assert made.status == "proposed"
     assert decide(bob, made, "reject") == "It is rejected. Nothing was changed."
 
 
 def test_only_the_proposer_withdraws(ann: Client, bob: Client, endpoint: ModelEndpoint) -> None:
     made = propose(ann, endpoint)
-    before = snapshots.everything()
-    assert decide(bob, made, "withdraw").startswith("Only the operator who proposed this")
-    assert decide(ann, made, "withdraw") == "It is withdrawn. Nothing was changed."
-    assert decide(bob, made).startswith("The change set is withdrawn already")
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert decide(bob, made, "withdraw").startswith("Only the operator who proposed this")
+        assert decide(ann, made, "withdraw") == "It is withdrawn. Nothing was changed."
+        assert decide(bob, made).startswith("The change set is withdrawn already")
 
 
 def test_a_rejection_says_why(ann: Client, bob: Client, endpoint: ModelEndpoint) -> None:
@@ -277,16 +267,15 @@ def test_a_change_set_expires(
     made = propose(ann, endpoint)
     assert expire_due() == 0
     settings.CHANGE_SET_DAYS = 0
-    before = snapshots.everything()
-    with transaction.atomic():
-        assert decide(bob, made).startswith("The change set has expired")
+    with snapshots.unchanged():
+        with transaction.atomic():
+            assert decide(bob, made).startswith("The change set has expired")
+            assert made.status == "expired"
+            transaction.set_rollback(True)
+        assert expire_due() == 1
+        assert expire_due() == 0
+        made.refresh_from_db()
         assert made.status == "expired"
-        transaction.set_rollback(True)
-    assert expire_due() == 1
-    assert expire_due() == 0
-    made.refresh_from_db()
-    assert made.status == "expired"
-    assert snapshots.everything() == before
 
 
 def test_selected_change_sets_are_approved_one_by_one(

@@ -21,12 +21,7 @@ from config.api.errors import OutcomeUnknown, Unavailable
 from config.api.handler import from_framework
 from config.database import patience
 from config.database.outages import find_reason, outages
-from config.database.patience import (
-    COMMIT_SECONDS,
-    OPEN_SECONDS,
-    CommitUnknown,
-    PatientConnection,
-)
+from config.database.patience import COMMIT_SECONDS, OPEN_SECONDS, CommitUnknown, PatientConnection
 from config.database.postgresql import base
 from config.local import postgres
 from tests.support.clusters.programs import descendants, send_signal

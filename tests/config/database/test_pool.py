@@ -26,6 +26,11 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(test())  # type: ignore[arg-type]
 
 
+async def close(*stores: DataPlaneConnection) -> None:
+    for store in stores:
+        await store.close()
+
+
 def test_many_statements_share_the_connections_of_the_setting(settings: Any) -> None:
     settings.DATABASE_DATA_PLANE_CONNECTIONS = 3
 
@@ -39,8 +44,7 @@ def test_many_statements_share_the_connections_of_the_setting(settings: Any) -> 
         use = find_pool().use()
         assert (use.open, use.busy, use.waiting) == (3, 0, 0)
         assert use.waited_seconds > 0
-        for store in stores:
-            await store.close()
+        await close(*stores)
         assert find_pool().use().open == 0
 
     run(test)
@@ -61,8 +65,7 @@ def test_statements_of_locked_rows_leave_two_connections_to_the_others(settings:
         for task in slow:
             task.cancel()
         await asyncio.gather(*slow, return_exceptions=True)
-        for store in (*apart, *others):
-            await store.close()
+        await close(*apart, *others)
 
     run(test)
 
@@ -83,8 +86,7 @@ def test_a_statement_that_finds_no_free_connection_is_refused_and_leaves_no_trac
         assert await stores[2].execute(PID, [])
         use = find_pool().use()
         assert (use.busy, use.waiting) == (0, 0)
-        for store in stores:
-            await store.close()
+        await close(*stores)
 
     run(test)
     # Nobody looks for slow statements where none has ended.
@@ -109,8 +111,7 @@ def test_slow_statements_are_looked_for_where_others_end(
         with pytest.raises(Unavailable):
             await refused
         await asleep
-        for store in (slow, late, quick):
-            await store.close()
+        await close(slow, late, quick)
 
     run(test)
     assert "look for slow statements" in caplog.text
@@ -145,8 +146,7 @@ def test_connections_that_the_server_closed_are_replaced(settings: Any) -> None:
         # Nobody fails, and nobody tries a second dead connection.
         found = {(await store.execute(PID, []))[0][0] for store in stores}
         assert not found & pids
-        for store in stores:
-            await store.close()
+        await close(*stores)
 
     run(test)
 

@@ -7,9 +7,7 @@ from ipaddress import ip_network
 
 import pytest
 
-from config.egress import (
-    EgressPolicy,
-)
+from config.egress import EgressPolicy
 from tests.support.egress import Client, through_async_client, through_fetch, through_uvloop_client
 from tests.support.upstreams.tls import Authority
 

@@ -9,13 +9,7 @@ import time
 import pytest
 import uvloop
 
-from config.egress import (
-    BadResponse,
-    ConnectFailed,
-    EgressError,
-    EgressPolicy,
-    RedirectRefused,
-)
+from config.egress import BadResponse, ConnectFailed, EgressError, EgressPolicy, RedirectRefused
 from config.egress.errors import Compressed
 from tests.support.egress import (
     Client,
@@ -57,24 +51,14 @@ def test_a_redirect_is_not_followed(
         (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 1000 + b"\r\n", BadResponse),
         (b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx", Compressed),
         (b"HTTP/1.1 200 OK\r\nContent-Encoding: br\r\nContent-Length: 1\r\n\r\nx", BadResponse),
-        (
-            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
-            BadResponse,
-        ),
+        (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
+         BadResponse),
     ],
     ids=[
-        "nothing",
-        "no status line",
-        "short body",
-        "cut between chunks",
-        "bad chunk size",
-        "long header",
-        "many headers",
-        "gzip",
-        "brotli",
-        "upgrade",
+        "nothing", "no status line", "short body", "cut between chunks", "bad chunk size",
+        "long header", "many headers", "gzip", "brotli", "upgrade",
     ],
-)
+)  # fmt: skip
 def test_each_kind_of_broken_answer_has_its_own_error(
     client: Client,
     policy: EgressPolicy,
@@ -114,23 +98,12 @@ HELLO = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
         b"SSH-2.0-OpenSSH_9.2\r\n",
     ],
     ids=[
-        "two answers",
-        "surplus",
-        "surplus after none",
-        "length and chunks",
-        "two lengths",
-        "negative length",
-        "coded chunks",
-        "coded",
-        "blank before the colon",
-        "bare line feeds",
-        "NUL in a header",
-        "long chunk",
-        "long trailer",
-        "interim answers without end",
+        "two answers", "surplus", "surplus after none", "length and chunks", "two lengths",
+        "negative length", "coded chunks", "coded", "blank before the colon", "bare line feeds",
+        "NUL in a header", "long chunk", "long trailer", "interim answers without end",
         "another protocol",
     ],
-)
+)  # fmt: skip
 def test_an_answer_with_an_ambiguous_end_is_refused(
     async_client: Client, policy: EgressPolicy, answer: bytes
 ) -> None:

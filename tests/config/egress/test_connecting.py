@@ -271,6 +271,11 @@ def test_a_server_that_does_not_speak_tls_gets_no_header(
     assert KEY.encode() not in received[0]
 
 
+async def one(egress_client: EgressClient, url: str) -> bytes:
+    response = await egress_client.send(post(url), first_byte_timeout=20, idle_timeout=20)
+    return await response.read()
+
+
 def test_concurrent_requests_share_one_lookup(
     policy: EgressPolicy, context: ssl.SSLContext
 ) -> None:
@@ -280,10 +285,6 @@ def test_concurrent_requests_share_one_lookup(
         asked.append(host)
         await asyncio.sleep(0.05)
         return [] if len(asked) == 1 else ["127.0.0.1"]
-
-    async def one(egress_client: EgressClient, url: str) -> bytes:
-        response = await egress_client.send(post(url), first_byte_timeout=20, idle_timeout=20)
-        return await response.read()
 
     async def run(url: str) -> None:
         async with EgressClient(policy, resolve=resolve) as egress_client:
@@ -311,10 +312,6 @@ def test_the_last_addresses_are_used_while_a_lookup_hangs(
         if host == "dead.test" or len(asked) > 1:
             await asyncio.sleep(60)
         return ["127.0.0.1"]
-
-    async def one(egress_client: EgressClient, url: str) -> bytes:
-        response = await egress_client.send(post(url), first_byte_timeout=20, idle_timeout=20)
-        return await response.read()
 
     async def run(url: str) -> None:
         async with EgressClient(policy, resolve=resolve, dns_cache_seconds=0) as egress_client:

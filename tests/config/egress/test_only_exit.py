@@ -4,17 +4,9 @@ import ast
 from pathlib import Path
 
 CLIENTS = {
-    "aiohappyeyeballs",
-    "aiohttp",
-    "ftplib",
-    "http.client",
-    "httpx",
-    "requests",
-    "smtplib",
-    "urllib.request",
-    "urllib3",
-    "websockets",
-}
+    "aiohappyeyeballs", "aiohttp", "ftplib", "http.client", "httpx", "requests", "smtplib",
+    "urllib.request", "urllib3", "websockets",
+}  # fmt: skip
 
 
 # The embedded PostgreSQL runs beside the gateway in the demo and in tests. The watch of the replica

@@ -51,11 +51,6 @@ def client(request: pytest.FixtureRequest) -> Client:
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
-
-
-@pytest.fixture(scope="module")
 def context(authority: Authority) -> ssl.SSLContext:
     return authority.server_context(NAME)
 
@@ -109,10 +104,8 @@ def test_another_name_is_not_pinned(policy: EgressPolicy) -> None:
     assert pinned.pinned_address("example.com", 443) is None
     assert pinned.pinned_address(NAME, 443) == ("127.0.0.1", 1)
     assert pinned.pinned_address(NAME, 8443) == ("127.0.0.1", 8443)
-    assert replace(policy, hosts={NAME: PinnedHost("::1")}).pinned_address(NAME, 443) == (
-        "::1",
-        443,
-    )
+    pinned = replace(policy, hosts={NAME: PinnedHost("::1")})
+    assert pinned.pinned_address(NAME, 443) == ("::1", 443)
 
 
 def test_names_addresses_and_ports_are_parsed() -> None:
@@ -129,24 +122,12 @@ def test_names_addresses_and_ports_are_parsed() -> None:
 @pytest.mark.parametrize(
     "item",
     [
-        "",
-        "a.example",
-        "a.example=",
-        "=10.0.0.1",
-        "a.example=b.example",
-        "10.0.0.1=10.0.0.2",
-        "a.example=fd00::1",
-        "a.example=[fd00::1",
-        "a.example=127.1",
-        "a.example=10.0.0.1:",
-        "a.example=10.0.0.1:0",
-        "a.example=10.0.0.1:65536",
-        "a.example=10.0.0.1:443x",
-        "a..example=10.0.0.1",
-        "*.example=10.0.0.1",
-        "a.example =10.0.0.1",
+        "", "a.example", "a.example=", "=10.0.0.1", "a.example=b.example", "10.0.0.1=10.0.0.2",
+        "a.example=fd00::1", "a.example=[fd00::1", "a.example=127.1", "a.example=10.0.0.1:",
+        "a.example=10.0.0.1:0", "a.example=10.0.0.1:65536", "a.example=10.0.0.1:443x",
+        "a..example=10.0.0.1", "*.example=10.0.0.1", "a.example =10.0.0.1",
     ],
-)
+)  # fmt: skip
 def test_parse_refuses_malformed_items(item: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse_pinned_hosts([item])

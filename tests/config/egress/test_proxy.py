@@ -149,8 +149,7 @@ def test_a_proxy_is_asked_for_no_address_that_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("answer", "status"),
-    [(b"HTTP/1.1 407 Login\r\n\r\n", "407"), (b"220 mail\r\n\r\n", "no HTTP")],
+    ("answer", "status"), [(b"HTTP/1.1 407 Login\r\n\r\n", "407"), (b"220 mail\r\n\r\n", "no HTTP")]
 )
 def test_the_refusal_of_a_proxy_is_told_to_the_operator(
     server: Server, authority: Authority, answer: bytes, status: str

@@ -9,14 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from config.egress import (
-    NO_REACH,
-    AddressRefused,
-    EgressPolicy,
-    OutboundRequest,
-    Reach,
-    TLSFailed,
-)
+from config.egress import NO_REACH, AddressRefused, EgressPolicy, OutboundRequest, Reach, TLSFailed
 from config.egress.addresses import parse_network
 from config.egress.client import EgressClient
 from config.egress.rules import InvalidAuthorities, read_authorities

@@ -9,11 +9,7 @@ from pathlib import Path
 import pytest
 
 from config import egress
-from config.egress import (
-    EgressError,
-    EgressPolicy,
-    UnsendableRequest,
-)
+from config.egress import EgressError, EgressPolicy, UnsendableRequest
 from tests.support.egress import (
     KEY,
     PATIENCE,

@@ -16,18 +16,10 @@ from config.local import bootstrap
 
 PROJECT = bootstrap.PROJECT
 FILES = (
-    "manage.py",
-    "pyproject.toml",
-    "README.md",
-    "uv.lock",
-    "requirements-build.lock",
+    *("manage.py", "pyproject.toml", "README.md", "uv.lock", "requirements-build.lock"),
     "config/__init__.py",
-    "config/local/__init__.py",
-    "config/local/bootstrap.py",
-    "config/local/demo.py",
-    "config/local/entry.py",
-    "config/local/package/__init__.py",
-    "config/local/package/__main__.py",
+    *(f"config/local/{name}.py" for name in ("__init__", "bootstrap", "demo", "entry")),
+    *(f"config/local/package/{name}.py" for name in ("__init__", "__main__")),
 )
 # Replaces the command line: prints the interpreter and the arguments that the command reached.
 COMMAND = """
@@ -70,7 +62,9 @@ def install_marker(environment: Path, *modules: str) -> None:
         (site / f"{module}.py").touch()
 
 
-def stamp(checkout: Path, *kinds: str) -> None:
+def install(checkout: Path, *kinds: str, modules: tuple[str, ...] = ()) -> None:
+    """Creates the environment of a checkout, with a stamp that names these kinds."""
+    install_marker(checkout / ".venv", *modules)
     lines = ["causeway-gateway", str(checkout)]
     digest = hashlib.sha256((checkout / "uv.lock").read_bytes()).hexdigest()
     lines += [" ".join((kind, *bootstrap.PARTS[kind], digest)) for kind in kinds]
@@ -102,16 +96,14 @@ def test_an_interpreter_with_causeway_runs_the_command(checkout: Path, bare_pyth
 
 
 def test_the_command_moves_to_a_stamped_environment(checkout: Path, bare_python: Path) -> None:
-    install_marker(checkout / ".venv")
-    stamp(checkout, "runtime")
+    install(checkout, "runtime")
     done = manage(bare_python, checkout, "demo", "--data-dir", "a b", "", cwd=bare_python.parent)
     assert done.stdout == f"{checkout}/.venv|{bare_python.parent}|demo|--data-dir|a b|\n"
     assert done.stderr == ""
 
 
 def test_the_interpreters_own_options_are_kept(checkout: Path, bare_python: Path) -> None:
-    install_marker(checkout / ".venv")
-    stamp(checkout, "runtime")
+    install(checkout, "runtime")
     command = "import sys\ndef main(argv): print(sys.flags.dev_mode)\n"
     (checkout / "config" / "management" / "cli.py").write_text(command)
     done = subprocess.run(
@@ -125,8 +117,7 @@ def test_the_interpreters_own_options_are_kept(checkout: Path, bare_python: Path
 
 
 def test_the_interpreter_of_a_stamped_environment_runs_the_command(checkout: Path) -> None:
-    install_marker(checkout / ".venv")
-    stamp(checkout, "runtime")
+    install(checkout, "runtime")
     done = manage(checkout / ".venv" / "bin" / "python", checkout, "serve")
     assert done.stdout == f"{checkout}/.venv|{checkout.parent}|serve\n"
 
@@ -134,8 +125,7 @@ def test_the_interpreter_of_a_stamped_environment_runs_the_command(checkout: Pat
 def test_the_development_environment_serves_every_command(
     checkout: Path, bare_python: Path
 ) -> None:
-    install_marker(checkout / ".venv", "pytest")
-    stamp(checkout, "runtime", "dev")
+    install(checkout, "runtime", "dev", modules=("pytest",))
     for command in ("serve", "test"):
         done = manage(bare_python, checkout, command)
         assert done.stdout == f"{checkout}/.venv|{checkout.parent}|{command}\n"
@@ -170,8 +160,7 @@ def test_tests_are_refused_in_an_environment_without_pytest(
 def test_an_incomplete_environment_is_reinstalled(
     checkout: Path, bare_python: Path, stamped: tuple[str, ...], command: str
 ) -> None:
-    install_marker(checkout / ".venv")
-    stamp(checkout, *stamped)
+    install(checkout, *stamped)
     done = manage(bare_python, checkout, command)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"Installing Causeway into {checkout}/.venv (once) ...\n")
@@ -179,16 +168,14 @@ def test_an_incomplete_environment_is_reinstalled(
 
 
 def test_a_changed_lock_starts_an_installation(checkout: Path, bare_python: Path) -> None:
-    install_marker(checkout / ".venv")
-    stamp(checkout, "runtime")
+    install(checkout, "runtime")
     with (checkout / "uv.lock").open("a") as lock:
         lock.write("# changed\n")
     assert manage(bare_python, checkout, "serve").returncode == 1
 
 
 def test_a_moved_checkout_starts_an_installation(checkout: Path, bare_python: Path) -> None:
-    install_marker(checkout / ".venv")
-    stamp(checkout, "runtime")
+    install(checkout, "runtime")
     moved = checkout.rename(checkout.with_name("moved"))
     assert manage(bare_python, moved, "serve").returncode == 1
 
@@ -245,11 +232,11 @@ def test_a_foreign_environment_without_a_python_is_not_removed(
 def test_the_command_fails_when_the_environment_takes_no_effect(
     checkout: Path, bare_python: Path
 ) -> None:
-    install_marker(checkout / ".venv")
-    stamp(checkout, "runtime")
-    (checkout / ".venv" / "bin" / "python").unlink()
-    (checkout / ".venv" / "bin" / "python").write_text(f'#!/bin/sh\nexec {bare_python} "$@"\n')
-    (checkout / ".venv" / "bin" / "python").chmod(0o755)
+    install(checkout, "runtime")
+    program = checkout / ".venv" / "bin" / "python"
+    program.unlink()
+    program.write_text(f'#!/bin/sh\nexec {bare_python} "$@"\n')
+    program.chmod(0o755)
     done = manage(bare_python, checkout, "serve")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (

@@ -190,10 +190,8 @@ def test_libpq_variables_of_the_caller_are_ignored(
     monkeypatch.setenv("PGPORT", "9999")
     monkeypatch.setenv("PGHOST", "db.invalid")
     monkeypatch.setenv("PGDATABASE", "other")
-    assert (
-        ask(postgres.ensure_running(data_dir, durable=False), "SELECT current_database()")
-        == "causeway"
-    )
+    url = postgres.ensure_running(data_dir, durable=False)
+    assert ask(url, "SELECT current_database()") == "causeway"
 
 
 def test_a_second_start_reuses_the_server(running_dir: Path) -> None:
@@ -248,9 +246,8 @@ def test_a_stale_pid_file_of_another_program_is_ignored(data_dir: Path) -> None:
     postgres.ensure_running(data_dir)
     postgres.stop(data_dir)
     # The id of this process, which runs but is not a PostgreSQL server.
-    (data_dir / "postgres" / "cluster" / "postmaster.pid").write_text(
-        f"{os.getpid()}\n{data_dir}\n"
-    )
+    pid_file = data_dir / "postgres" / "cluster" / "postmaster.pid"
+    pid_file.write_text(f"{os.getpid()}\n{data_dir}\n")
     assert ask(postgres.ensure_running(data_dir), "SELECT 1") == "1"
 
 
@@ -286,10 +283,9 @@ def test_a_data_directory_may_have_any_path(new_dir: Path, name: str) -> None:
 
 
 def test_a_directory_that_others_can_enter_is_refused_for_the_socket(new_dir: Path) -> None:
-    (new_dir / "postgres").mkdir(parents=True)
-    (new_dir / "postgres").chmod(0o711)
-    (new_dir / "postgres" / "run").mkdir()
-    (new_dir / "postgres" / "run").chmod(0o777)
+    for directory, mode in ((new_dir / "postgres", 0o711), (new_dir / "postgres" / "run", 0o777)):
+        directory.mkdir(parents=True)
+        directory.chmod(mode)
     with pytest.raises(postgres.PostgresError, match="is not a private directory"):
         postgres.ensure_running(new_dir, durable=False)
 

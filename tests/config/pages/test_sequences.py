@@ -25,6 +25,7 @@ from inference.stored_texts import StoredText, TextKey, associate_key, make_key
 from inference.texts.contents import Content, seal_content
 from tests.support import factories
 from tests.support.console import SECOND_FACTOR, SECRET, SUBMIT, count_written, urls
+from tests.support.endpoints.creating import body_of
 from tests.support.factories import Tenant
 from tests.support.operators.four_eyes import sign_in
 from tests.support.operators.powers import WRITES
@@ -194,13 +195,9 @@ def ask_api(secret: str, world: dict[str, Any], simulator: Simulator) -> str:
     caller = factories.client(secret)
     endpoint, generation = world["endpoints.privateendpoint"], world["inference.generation"]
     credential = world["accounts.byokcredential"]
-    create = {
-        "model_permaslug": endpoint.model.canonical_slug,
-        "provider_slug": endpoint.provider.slug,
-        "upstream_model_id": "sim-echo",
-        "base_url": simulator.base_url,
-        "activate": {"workspace_id": str(generation.workspace_id)},
-    }
+    activate = {"workspace_id": str(generation.workspace_id)}
+    place = {"base_url": simulator.base_url, "activate": activate}
+    create = body_of(endpoint.model, endpoint.provider, **place)
     calls: list[tuple[str, str, Any]] = [
         ("get", f"generation?id={generation.pk}", None),
         ("get", f"generation/content?id={generation.pk}", None),
@@ -217,10 +214,8 @@ def ask_api(secret: str, world: dict[str, Any], simulator: Simulator) -> str:
         answer = getattr(caller, method)(f"/api/v1/{path}", body, format="json")
         shown += answer.content.decode()
         for further in set(KEY.findall(answer.content.decode())) - {secret}:
-            content = factories.client(further).get(
-                f"/api/v1/generation/content?id={generation.pk}"
-            )
-            shown += content.content.decode()
+            path = f"/api/v1/generation/content?id={generation.pk}"
+            shown += factories.client(further).get(path).content.decode()
     return shown
 
 

@@ -26,8 +26,9 @@ from inference.models import Generation
 
 NOTES = Partitioning("notes", "at", storage={"fillfactor": 50})
 NOW = datetime(2026, 11, 23, 9, 30, tzinfo=UTC)
-MONTHS = [datetime(2026, month, 1, tzinfo=UTC) for month in (11, 12)] + [
-    datetime(2027, month, 1, tzinfo=UTC) for month in (1, 2)
+MONTHS = [
+    datetime(year, month, 1, tzinfo=UTC)
+    for year, month in ((2026, 11), (2026, 12), (2027, 1), (2027, 2))
 ]
 
 

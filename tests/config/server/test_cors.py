@@ -11,20 +11,10 @@ from config.asgi import Application, with_cors
 
 ORIGIN = "https://app.example.com"
 DOCUMENTED = [
-    "authorization",
-    "content-type",
-    "http-referer",
-    "idempotency-key",
-    "x-openrouter-categories",
-    "x-openrouter-experimental-metadata",
-    "x-openrouter-metadata",
-    "x-openrouter-title",
-    "x-request-id",
-    "x-session-id",
-    "x-stainless-arch",
-    "x-stainless-retry-count",
-    "x-title",
-]
+    "authorization", "content-type", "http-referer", "idempotency-key", "x-openrouter-categories",
+    "x-openrouter-experimental-metadata", "x-openrouter-metadata", "x-openrouter-title",
+    "x-request-id", "x-session-id", "x-stainless-arch", "x-stainless-retry-count", "x-title",
+]  # fmt: skip
 
 
 def asked(method: str, path: str, **headers: str) -> tuple[int, dict[str, str]]:

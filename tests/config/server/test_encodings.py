@@ -33,11 +33,7 @@ def send(
     """Sends the bytes of a body with the key that its route takes."""
     tenant = site.tenant
     key = tenant.management_key if path == END_USERS else tenant.api_key
-    headers = {
-        "Authorization": f"Bearer {key}",
-        "Content-Type": kind,
-        "Content-Encoding": encoding,
-    }
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": kind, "Content-Encoding": encoding}
     return requests.post(f"{site.server}{path}", data=body, headers=headers, timeout=60)
 
 

@@ -89,10 +89,7 @@ def test_a_port_of_its_own_serves_the_metrics_alone(
 
 
 def test_the_main_port_has_no_metrics_when_they_have_their_own(transactional_db: None) -> None:
-    with (
-        reserved_port() as port,
-        serve("--workers", "2", METRICS_PORT=str(port)) as served,
-    ):
+    with reserved_port() as port, serve("--workers", "2", METRICS_PORT=str(port)) as served:
         missing = requests.get(f"{served.address}/metrics", timeout=60)
         assert missing.json()["error"]["code"] == missing.status_code == 404
         assert requests.get(f"{served.address}/api/v1/models", timeout=60).status_code == 200

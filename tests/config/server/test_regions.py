@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from config.server.regions import parse_region_hosts, region_of_host
 from tests.support.settings import read_settings
-
-PROJECT = Path(__file__).resolve().parents[3]
 
 
 def test_the_setting_gives_a_region_for_each_name() -> None:
@@ -78,11 +74,7 @@ def test_the_setting_refuses_malformed_or_repeated_items(items: list[str], messa
 def test_region_of_host_ignores_case_port_and_trailing_dot(
     host: str | None, region: str | None
 ) -> None:
-    hosts = {
-        "eu.example.com": "europe",
-        "us.example.com": "us",
-        "api.example.com": "global",
-    }
+    hosts = {"eu.example.com": "europe", "us.example.com": "us", "api.example.com": "global"}
     assert region_of_host(host, hosts) == region
 
 

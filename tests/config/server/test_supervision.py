@@ -231,17 +231,29 @@ def open_when_it_is_read(pipe: Path) -> Iterator[None]:
         os.close(found[0])
 
 
-def test_a_service_whose_first_workers_hang_ends(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("work", "start_timeout", "text"),
+    [
+        ("time.sleep(600)", 1, "no worker was ever ready, so the service stops"),
+        ("raise SystemExit(3)", 60, "ended with 3"),
+    ],
+    ids=["hang", "fail"],
+)
+def test_a_service_whose_first_workers_hang_or_fail_ends(
+    work: str, start_timeout: int, text: str
+) -> None:
     program = (
         "import socket, sys, time; from config.server.processes.supervisor import Supervisor\n"
-        "def run(notify): time.sleep(600)\n"
-        "sys.exit(Supervisor([run, run], socket.socket(), grace=5, start_timeout=1).supervise())"
+        f"def run(notify): {work}\n"
+        "supervisor = Supervisor([run, run], socket.socket(), grace=5, "
+        f"start_timeout={start_timeout})\n"
+        "sys.exit(supervisor.supervise())"
     )
     result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
     )
     assert result.returncode == 1
-    assert "no worker was ever ready, so the service stops" in result.stderr
+    assert text in result.stderr
 
 
 def count_ready(folder: Path) -> int:
@@ -293,19 +305,6 @@ def test_the_metrics_have_a_port_of_their_own(transactional_db: None) -> None:
     result = manage("serve", "--port", port, "--workers", "2", METRICS_PORT=port)
     assert result.returncode == 1
     assert f"METRICS_PORT is {port}, the port of the service" in result.stderr
-
-
-def test_workers_that_fail_at_once_end_the_service() -> None:
-    program = (
-        "import socket, sys; from config.server.processes.supervisor import Supervisor\n"
-        "def run(notify): raise SystemExit(3)\n"
-        "sys.exit(Supervisor([run, run], socket.socket(), grace=5, start_timeout=60).supervise())"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
-    )
-    assert result.returncode == 1
-    assert "ended with 3" in result.stderr
 
 
 def test_the_probes_need_no_statement_and_no_host(server: str) -> None:
