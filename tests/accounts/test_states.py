@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,20 +19,9 @@ from accounts.models import (
 from config.api.errors import InvalidRequest
 from config.credentials import Secret
 from tests.support import factories
-from tests.support.database.states import check_transition
+from tests.support.database.states import cells, check_transition
 from tests.support.factories import Tenant
 from tests.support.governance import make_key, make_workspace
-
-
-def cells(
-    table: dict[str, tuple[Any, ...]], transitions: dict[str, Any]
-) -> list[tuple[str, str, Any]]:
-    return [
-        (state, transition, expected)
-        for state, row in table.items()
-        for transition, expected in zip(transitions, row, strict=True)
-    ]
-
 
 KEY_TRANSITIONS: dict[str, Callable[[ApiKey], object]] = {
     "disable": lambda key: key.edit(disabled=True),
@@ -51,6 +41,10 @@ def state_of_key(key: ApiKey) -> str:
     if key.deleted_at is not None:
         return "revoked"
     return "disabled" if key.disabled else "enabled"
+
+
+def presence(row: Any) -> str:
+    return "present" if row.deleted_at is None else "deleted"
 
 
 @pytest.mark.parametrize(("state", "transition", "expected"), cells(KEYS, KEY_TRANSITIONS))
@@ -87,12 +81,8 @@ def test_every_transition_of_a_credential(
     if state == "deleted":
         credential.remove()
 
-    check_transition(
-        credential,
-        lambda: CREDENTIAL_TRANSITIONS[transition](credential),
-        expected,
-        lambda row: "present" if row.deleted_at is None else "deleted",
-    )
+    transit = partial(CREDENTIAL_TRANSITIONS[transition], credential)
+    check_transition(credential, transit, expected, presence)
 
 
 WORKSPACE_TRANSITIONS: dict[str, Callable[[Workspace], object]] = {
@@ -124,9 +114,5 @@ def test_every_transition_of_a_workspace(
     if state == "deleted":
         workspace.close()
 
-    check_transition(
-        workspace,
-        lambda: WORKSPACE_TRANSITIONS[transition](workspace),
-        expected,
-        lambda row: "present" if row.deleted_at is None else "deleted",
-    )
+    transit = partial(WORKSPACE_TRANSITIONS[transition], workspace)
+    check_transition(workspace, transit, expected, presence)

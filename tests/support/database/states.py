@@ -1,4 +1,4 @@
-"""The check that the state tables of the stateful models share."""
+"""The cells of the state tables of the stateful models, and the check that they share."""
 
 from __future__ import annotations
 
@@ -7,6 +7,17 @@ from typing import Any
 
 import pytest
 from django.db import transaction
+
+
+def cells(
+    table: dict[str, tuple[Any, ...]], transitions: dict[str, Any]
+) -> list[tuple[str, str, Any]]:
+    """Returns the state, the transition and the entry of each cell of a table of rows."""
+    return [
+        (state, transition, expected)
+        for state, row in table.items()
+        for transition, expected in zip(transitions, row, strict=True)
+    ]
 
 
 def check_transition(
