@@ -71,3 +71,11 @@ def chain(db: None, token: Contract, offer: Callable[[Chain], Chain]) -> Chain:
     chain = offer(chain_of(token))
     look(chain)
     return chain
+
+
+@pytest.fixture
+def fronted(db: None, token: Contract, front: Front, offer: Callable[[Chain], Chain]) -> Chain:
+    """Returns the watched chain with a front before its node."""
+    chain = offer(chain_of(token, url=front.url))
+    look(chain)
+    return chain

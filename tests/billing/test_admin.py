@@ -20,32 +20,30 @@ from config.audit.entries import AuditEntry
 from tests.support import factories
 from tests.support.chains.nodes import Contract, EthTester
 from tests.support.chains.payments import ask, look
+from tests.support.chains.watching import ask_and_pay
+from tests.support.console import SUBMIT, messages_of, page
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
-
-_VERBS = ("resume", "read_again")
-SUBMIT = {"_form_submitted": "True"}
+from tests.support.operators.four_eyes import press
 
 
 @pytest.fixture
 def under(tenant: Tenant, chain: Chain, token: Contract) -> Deposit:
     """Returns a deposit that is one unit below the amount of its top-up."""
-    top_up = ask(tenant, chain, token.payers[0])
-    token.pay(top_up.units - 1)
+    ask_and_pay(tenant, chain, token, over=-1)
     look(chain)
     return Deposit.objects.get()
 
 
-def url(row: Any, verb: str) -> str:
-    return reverse(f"admin:billing_{row._meta.model_name}_{verb}", args=[str(row.pk)])
+def text_of(client: Client, row: Any) -> str:
+    """Returns a row's page without its invitations to break long words."""
+    return client.get(page(row)).content.decode().replace("<wbr>", "")
 
 
-def _page(client: Client, page: str) -> str:
-    return client.get(page).content.decode()
-
-
-def said(response: Any) -> list[str]:
-    return [str(message) for message in response.context["messages"]]
+def offered(client: Client, state: ChainState) -> list[bool]:
+    """Returns whether the page of a chain offers to resume it, and to read it again."""
+    text = text_of(client, state)
+    return [f'href="{page(state, verb)}' in text for verb in ("resume", "read_again")]
 
 
 def test_pages_of_billing_are_read_only(operator: Client, under: Deposit) -> None:
@@ -54,20 +52,20 @@ def test_pages_of_billing_are_read_only(operator: Client, under: Deposit) -> Non
         assert row is not None
         name = f"admin:billing_{row._meta.model_name}"
         assert operator.get(reverse(f"{name}_changelist")).status_code == 200
-        assert operator.get(url(row, "change")).status_code == 200
+        assert operator.get(page(row)).status_code == 200
         assert operator.get(reverse(f"{name}_add")).status_code == 403
-        assert operator.get(url(row, "delete")).status_code == 403
+        assert operator.get(page(row, "delete")).status_code == 403
     before = snapshots.everything()
-    operator.post(url(under, "change"), {"units": 1, "status": "credited"})
+    operator.post(page(under), {"units": 1, "status": "credited"})
     assert snapshots.everything() == before
 
 
 def test_pages_show_the_payment(operator: Client, under: Deposit, chain: Chain) -> None:
-    text = operator.get(url(under, "change")).content.decode().replace("<wbr>", "")
+    text = text_of(operator, under)
     for shown in (under.tx_hash, under.sender, under.block_hash, under.amount_text, "under"):
         assert shown in text
     assert chain.rpc_url not in text
-    text = operator.get(url(ChainState.objects.get(), "change")).content.decode()
+    text = text_of(operator, ChainState.objects.get())
     assert "reading" in text
     assert chain.rpc_url not in text
 
@@ -75,11 +73,11 @@ def test_pages_show_the_payment(operator: Client, under: Deposit, chain: Chain) 
 def test_chain_page_shows_payable_tokens_and_recipients_removed_from_the_settings(
     operator: Client, under: Deposit, chain: Chain, offer: Callable[[Chain], Chain]
 ) -> None:
-    page = url(ChainState.objects.get(), "change")
+    state = ChainState.objects.get()
     said_of_it = f"TUSD {under.token} to {under.recipient}"
-    assert said_of_it not in operator.get(page).content.decode().replace("<wbr>", "")
+    assert said_of_it not in text_of(operator, state)
     offer(dataclasses.replace(chain, recipient=under.sender))
-    assert said_of_it in operator.get(page).content.decode().replace("<wbr>", "")
+    assert said_of_it in text_of(operator, state)
 
 
 def test_deposit_page_links_to_the_explorer_of_its_chain(operator: Client, under: Deposit) -> None:
@@ -89,7 +87,7 @@ def test_deposit_page_links_to_the_explorer_of_its_chain(operator: Client, under
         if field.attname not in ("id", "chain_id", "status", "finding")
     }
     known = Deposit.objects.create(chain_id=8453, **facts)
-    text = operator.get(url(known, "change")).content.decode()
+    text = text_of(operator, known)
     for kind, shown in (
         ("tx", known.tx_hash),
         ("block", known.block_number),
@@ -101,13 +99,13 @@ def test_deposit_page_links_to_the_explorer_of_its_chain(operator: Client, under
 
 def test_dialog_credits_a_deposit_once(operator: Client, tenant: Tenant, under: Deposit) -> None:
     before = snapshots.everything()
-    dialog = operator.get(url(under, "credit"))
+    dialog = operator.get(page(under, "credit"))
     assert dialog.status_code == 200
     assert str(tenant.organization.pk) in dialog.content.decode()
     assert snapshots.everything() == before
 
-    form = {**SUBMIT, "organization": str(tenant.organization.pk), "note": "one unit short"}
-    response = operator.post(url(under, "credit"), form, follow=True)
+    form = {"organization": str(tenant.organization.pk), "note": "one unit short"}
+    response = press(operator, under, "credit", **form)
 
     under.refresh_from_db()
     assert (under.status, under.resolved_by, under.note) == (
@@ -115,13 +113,13 @@ def test_dialog_credits_a_deposit_once(operator: Client, tenant: Tenant, under: 
     )  # fmt: skip
     transfer = Transfer.objects.get(kind="deposit")
     assert (transfer.posted_nano, transfer.actor) == (under.units * 1_000, "operator operator")
-    assert said(response) == [f"${under.units / 10**6} credited to Acme."]
+    assert messages_of(response) == [f"${under.units / 10**6} credited to Acme."]
     [entry] = AuditEntry.objects.filter(kind="billing.deposit")
     assert (entry.object_id, entry.actor) == (str(under.pk), "operator operator")
     assert audit.find_differences() == []
 
-    again = operator.post(url(under, "credit"), form, follow=True)
-    assert said(again) == [
+    again = press(operator, under, "credit", **form)
+    assert messages_of(again) == [
         "The deposit is credited; this needs it to be unmatched or under or over or late."
     ]
     assert Transfer.objects.filter(kind="deposit").count() == 1
@@ -136,7 +134,7 @@ def test_dialog_lists_all_organizations_that_named_the_sender_and_preselects_non
     ]
     token.pay(10_000_000)
     look(chain)
-    text = operator.get(url(Deposit.objects.get(), "credit")).content.decode()
+    text = operator.get(page(Deposit.objects.get(), "credit")).content.decode()
     for top_up, name in zip(top_ups, ("Acme", "&lt;b&gt;Thief&lt;/b&gt;"), strict=True):
         asked = f"{name} ({top_up.organization_id}) asked for {top_up.amount_text} at "
         assert f"{asked}{top_up.created_at:%Y-%m-%d %H:%M:%S} UTC: open." in text
@@ -160,13 +158,13 @@ def test_dialog_refuses_a_credit_without_an_organization_or_a_note(
 ) -> None:
     form = {name: text.replace("{own}", str(tenant.organization.pk)) for name, text in form.items()}
     before = snapshots.everything()
-    operator.post(url(under, "credit"), {**SUBMIT, **form})
+    operator.post(page(under, "credit"), {**SUBMIT, **form})
     assert snapshots.everything() == before
 
 
 def test_dialog_dismisses_a_deposit(operator: Client, under: Deposit) -> None:
-    response = operator.post(url(under, "dismiss"), {**SUBMIT, "note": "paid back"}, follow=True)
-    assert said(response) == ["The deposit is dismissed."]
+    response = press(operator, under, "dismiss", note="paid back")
+    assert messages_of(response) == ["The deposit is dismissed."]
     under.refresh_from_db()
     assert (under.status, under.note) == ("dismissed", "paid back")
     assert Transfer.objects.filter(kind="deposit").count() == 0
@@ -178,9 +176,9 @@ def test_viewer_may_not_resolve_a_deposit(
 ) -> None:
     before = snapshots.everything()
     form = {**SUBMIT, "organization": str(tenant.organization.pk), "note": "x"}
-    assert viewer.post(url(under, action), form).status_code == 403
+    assert viewer.post(page(under, action), form).status_code == 403
     assert snapshots.everything() == before
-    assert viewer.get(url(under, "change")).status_code == 200
+    assert viewer.get(page(under)).status_code == 200
 
 
 def test_dialog_resumes_a_halted_chain(
@@ -192,56 +190,50 @@ def test_dialog_resumes_a_halted_chain(
     token.pay(5)
     look(chain)
     evm.rpc("evm_revert", snapshot)
-    top_up = ask(tenant, chain, token.payers[0])
-    token.pay(top_up.units)
+    top_up = ask_and_pay(tenant, chain, token)
     evm.rpc("evm_mine")
     look(chain)
     state = ChainState.objects.get()
     assert state.halted_at is not None
-    assert "halted" in operator.get(url(state, "change")).content.decode()
+    assert "halted" in text_of(operator, state)
     assert state.number is not None
 
     form = {**SUBMIT, "block": begin.number}
-    assert viewer.post(url(state, "resume"), form).status_code == 403
-    beyond = operator.post(url(state, "resume"), {**SUBMIT, "block": state.number + 1}, follow=True)
-    assert said(beyond) == [f"The block must be at most {state.number}."]
-    missing = operator.post(url(state, "resume"), {**SUBMIT, "block": 10**9}, follow=True)
-    assert said(missing) == ["The node lacks block 1000000000."]
+    assert viewer.post(page(state, "resume"), form).status_code == 403
+    beyond = press(operator, state, "resume", block=state.number + 1)
+    assert messages_of(beyond) == [f"The block must be at most {state.number}."]
+    missing = press(operator, state, "resume", block=10**9)
+    assert messages_of(missing) == ["The node lacks block 1000000000."]
     assert ChainState.objects.get().halted_at == state.halted_at
 
-    response = operator.post(url(state, "resume"), form, follow=True)
-    assert said(response) == [f"{state} is read again after block {begin.number}."]
+    response = press(operator, state, "resume", block=begin.number)
+    assert messages_of(response) == [f"{state} is read again after block {begin.number}."]
     look(chain)
     top_up.refresh_from_db()
     assert top_up.status == "confirmed"
-    again = operator.post(url(state, "resume"), form, follow=True)
-    assert said(again) == [f"{state} is not halted."]
+    again = press(operator, state, "resume", block=begin.number)
+    assert messages_of(again) == [f"{state} is not halted."]
 
 
 def test_dialog_rereads_a_chain(operator: Client, viewer: Client, chain: Chain) -> None:
     state = ChainState.objects.get()
     assert state.number is not None
-    page = url(state, "change")
-    offered = [f'href="{url(state, verb)}' in _page(operator, page) for verb in _VERBS]
-    assert offered == [False, True]
+    assert offered(operator, state) == [False, True]
     form = {**SUBMIT, "block": state.number - 1}
-    assert viewer.post(url(state, "read_again"), form).status_code == 403
-    beyond = operator.post(
-        url(state, "read_again"), {**SUBMIT, "block": state.number + 1}, follow=True
-    )
-    assert said(beyond) == [f"The node lacks block {state.number + 1}."]
+    assert viewer.post(page(state, "read_again"), form).status_code == 403
+    beyond = press(operator, state, "read_again", block=state.number + 1)
+    assert messages_of(beyond) == [f"The node lacks block {state.number + 1}."]
     assert ChainState.objects.get().number == state.number
 
-    response = operator.post(url(state, "read_again"), form, follow=True)
-    assert said(response) == [f"{state} is read again after block {state.number - 1}."]
+    response = press(operator, state, "read_again", **form)
+    assert messages_of(response) == [f"{state} is read again after block {state.number - 1}."]
     now = ChainState.objects.get()
     assert (now.number, now.resumed_by) == (state.number - 1, "operator operator")
     assert now.cursor is not None
     now.halt(now.cursor, "x")
-    offered = [f'href="{url(state, verb)}' in _page(operator, page) for verb in _VERBS]
-    assert offered == [True, False]
-    again = operator.post(url(state, "read_again"), form, follow=True)
-    assert said(again) == [f"{state} is halted; resume it."]
+    assert offered(operator, state) == [True, False]
+    again = press(operator, state, "read_again", **form)
+    assert messages_of(again) == [f"{state} is halted; resume it."]
 
 
 def test_lists_run_a_constant_number_of_queries(
@@ -250,8 +242,7 @@ def test_lists_run_a_constant_number_of_queries(
     counts = []
     for _ in range(2):
         for _ in range(2):
-            top_up = ask(tenant, chain, token.payers[0])
-            token.pay(top_up.units)
+            ask_and_pay(tenant, chain, token)
         look(chain)
         for name in ("topup", "deposit", "chainstate", "transfer", "account"):
             cache.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from django.contrib.auth.models import Group, Permission, User
@@ -30,13 +30,10 @@ def acting(name: str) -> Iterator[None]:
 
 def make(name: str, *, by: str = "", role: Role | None = Role.FINANCE) -> User:
     """Creates an operator; without ``by`` as a command on the server does, without an entry."""
-    if by:
-        with acting(by):
-            user = User.objects.create_user(name, password="a long enough password")
-            if role:
-                user.groups.add(Group.objects.get(name=role))
-    else:
-        user = User.objects.create_user(name)
+    with ExitStack() as stack:
+        if by:
+            stack.enter_context(acting(by))
+        user = User.objects.create_user(name, password="a long enough password" if by else None)
         if role:
             user.groups.add(Group.objects.get(name=role))
     return user

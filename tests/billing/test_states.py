@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,10 +16,15 @@ from billing.models import Account, Excess, GrantRequest, NotChargeable, SameOpe
 from billing.verification import find_differences
 from config.api.errors import InvalidTransition
 from tests.support import factories
-from tests.support.database.states import check_transition
+from tests.support.database.states import cells, check_transition
 from tests.support.factories import Tenant
 
 REFUSED = InvalidTransition
+
+
+def status_of(row: GrantRequest | Excess) -> str:
+    return str(row.status)
+
 
 REQUEST_TRANSITIONS: dict[str, Callable[[GrantRequest], object]] = {
     "approve": lambda request: request.approve(by="operator bob"),
@@ -35,14 +41,7 @@ REQUESTS: dict[str, tuple[Any, ...]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("state", "transition", "expected"),
-    [
-        (state, transition, expected)
-        for state, row in REQUESTS.items()
-        for transition, expected in zip(REQUEST_TRANSITIONS, row, strict=True)
-    ],
-)
+@pytest.mark.parametrize(("state", "transition", "expected"), cells(REQUESTS, REQUEST_TRANSITIONS))
 def test_each_transition_of_a_grant_request_has_the_expected_result(
     tenant: Tenant, state: str, transition: str, expected: Any
 ) -> None:
@@ -56,12 +55,8 @@ def test_each_transition_of_a_grant_request_has_the_expected_result(
     if state == "declined":
         request.decline(by="eve")
 
-    check_transition(
-        request,
-        lambda: REQUEST_TRANSITIONS[transition](request),
-        expected,
-        lambda row: str(row.status),
-    )
+    transit = partial(REQUEST_TRANSITIONS[transition], request)
+    check_transition(request, transit, expected, status_of)
 
 
 EXCESS_TRANSITIONS: dict[str, Callable[[Excess], object]] = {
@@ -77,14 +72,7 @@ EXCESSES: dict[str, tuple[Any, ...]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("state", "transition", "expected"),
-    [
-        (state, transition, expected)
-        for state, row in EXCESSES.items()
-        for transition, expected in zip(EXCESS_TRANSITIONS, row, strict=True)
-    ],
-)
+@pytest.mark.parametrize(("state", "transition", "expected"), cells(EXCESSES, EXCESS_TRANSITIONS))
 def test_each_transition_of_an_excess_has_the_expected_result(
     tenant: Tenant, state: str, transition: str, expected: Any
 ) -> None:
@@ -94,12 +82,8 @@ def test_each_transition_of_an_excess_has_the_expected_result(
     if state == "written_off":
         reviews.write_off(excess, by="eve")
 
-    check_transition(
-        excess,
-        lambda: EXCESS_TRANSITIONS[transition](excess),
-        expected,
-        lambda row: str(row.status),
-    )
+    transit = partial(EXCESS_TRANSITIONS[transition], excess)
+    check_transition(excess, transit, expected, status_of)
     moved = Transfer.objects.filter(reference="gen-1").values_list("kind", "posted_nano")
     kinds = {"charged": [("excess", 5)], "written_off": [("write_off", 5)], "under_review": []}
     assert list(moved) == kinds[Excess.objects.get().status]

@@ -19,17 +19,17 @@ from billing.topups.rpc import ChainUnavailable
 from config.api.errors import InvalidTransition
 from tests.support import factories
 from tests.support.bulkheads.counters import authorization
+from tests.support.chains.node_faults import mine
 from tests.support.chains.nodes import Anvil, Contract, EthTester, before, chain_of, deploy
 from tests.support.chains.payments import ask, look, node_of
-from tests.support.chains.watching import Offer, credited, found, mine, status
+from tests.support.chains.watching import Offer, ask_and_pay, credited, found, status
 from tests.support.factories import Tenant
 
 
 def test_database_refuses_to_change_or_delete_a_deposit(
     tenant: Tenant, chain: Chain, token: Contract
 ) -> None:
-    top_up = ask(tenant, chain, token.payers[0])
-    token.pay(top_up.units)
+    ask_and_pay(tenant, chain, token)
     token.pay(7)
     look(chain)
     exact, wrong = Deposit.objects.order_by("block_number")
@@ -46,8 +46,7 @@ def test_database_refuses_to_change_or_delete_a_deposit(
 
 
 def test_credit_credits_a_deposit_once(tenant: Tenant, chain: Chain, token: Contract) -> None:
-    top_up = ask(tenant, chain, token.payers[0])
-    token.pay(top_up.units - 1)
+    top_up = ask_and_pay(tenant, chain, token, over=-1)
     look(chain)
     deposit = Deposit.objects.get()
     other = factories.make_tenant("Other")
@@ -80,8 +79,7 @@ def test_credit_accepts_any_organization_for_an_unmatched_deposit(
 def test_dismiss_closes_the_review_of_a_top_up_after_its_last_deposit(
     tenant: Tenant, chain: Chain, token: Contract, seconds: int, after: str
 ) -> None:
-    top_up = ask(tenant, chain, token.payers[0])
-    token.pay(top_up.units - 1)
+    top_up = ask_and_pay(tenant, chain, token, over=-1)
     token.pay(top_up.units + 1)
     look(chain)
     first, second = Deposit.objects.order_by("block_number")
@@ -160,8 +158,7 @@ def test_metrics_count_deposits_in_review_and_halted_chains(
 def test_an_error_in_unconfirmed_blocks_is_recorded_and_confirmed_payments_are_credited(
     tenant: Tenant, chain: Chain, token: Contract
 ) -> None:
-    top_up = ask(tenant, chain, token.payers[0])
-    token.pay(top_up.units)
+    top_up = ask_and_pay(tenant, chain, token)
     node = node_of(chain)
 
     def away(cursor: Cursor) -> Any:

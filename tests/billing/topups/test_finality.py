@@ -9,20 +9,17 @@ from billing.models import ChainState, Deposit, TopUp
 from billing.topups.chains import Chain
 from billing.topups.node import Cursor
 from config.api.errors import InvalidRequest, InvalidTransition
-from tests.support.chains.node_faults import STRANGER, of
-from tests.support.chains.nodes import Anvil, Contract, Front, chain_of, deploy
+from tests.support.chains.node_faults import STRANGER, mine, of
+from tests.support.chains.nodes import Anvil, Contract, Front
 from tests.support.chains.payments import ask, look, node_of
-from tests.support.chains.watching import Offer, credited, found, mine, status
+from tests.support.chains.watching import Offer, ask_and_pay, credited, found, status, watch_anvil
 from tests.support.factories import Tenant
 
 
 def test_a_payment_shows_as_seen_before_it_is_final(
     tenant: Tenant, inference: APIClient, anvil: Anvil, offer: Offer
 ) -> None:
-    token = deploy(anvil)
-    mine(anvil, 6)
-    chain = offer(chain_of(token, confirmations=4))
-    look(chain)
+    token, chain = watch_anvil(anvil, offer, blocks=6, confirmations=4)
     top_up = ask(tenant, chain, token.payers[0])
     tx_hash = token.pay(top_up.units)
     path = f"/api/v1/credits/crypto/{top_up.pk}"
@@ -42,10 +39,7 @@ def test_a_payment_shows_as_seen_before_it_is_final(
 def test_a_payment_that_is_reverted_before_finality_is_not_credited(
     tenant: Tenant, anvil: Anvil, offer: Offer
 ) -> None:
-    token = deploy(anvil)
-    mine(anvil, 6)
-    chain = offer(chain_of(token, confirmations=4))
-    look(chain)
+    token, chain = watch_anvil(anvil, offer, blocks=6, confirmations=4)
     top_up = ask(tenant, chain, token.payers[0])
     snapshot = anvil.rpc("evm_snapshot")
     token.pay(top_up.units)
@@ -64,10 +58,7 @@ def test_a_payment_that_moves_before_finality_is_credited_once(
     tenant: Tenant, anvil: Anvil, offer: Offer
 ) -> None:
     """Also changes the index of the log in its block."""
-    token = deploy(anvil)
-    mine(anvil, 6)
-    chain = offer(chain_of(token, confirmations=4))
-    look(chain)
+    token, chain = watch_anvil(anvil, offer, blocks=6, confirmations=4)
     top_up = ask(tenant, chain, token.payers[0])
     tx_hash = token.pay(top_up.units)
     sent = anvil.rpc("eth_getTransactionByHash", tx_hash)
@@ -101,10 +92,7 @@ def test_a_payment_that_moves_before_finality_is_credited_once(
 def test_a_reorganization_after_finality_halts_the_chain_until_it_is_resumed(
     tenant: Tenant, anvil: Anvil, offer: Offer
 ) -> None:
-    token = deploy(anvil)
-    mine(anvil, 6)
-    chain = offer(chain_of(token, confirmations=2))
-    look(chain)
+    token, chain = watch_anvil(anvil, offer, blocks=6, confirmations=2)
     begin = ChainState.objects.get()
     first = ask(tenant, chain, token.payers[0])
     sent = anvil.rpc("eth_getTransactionByHash", token.pay(first.units))
@@ -113,8 +101,7 @@ def test_a_reorganization_after_finality_halts_the_chain_until_it_is_resumed(
     anvil.rpc("anvil_reorg", 4, [])
     again = {name: sent[name] for name in ("from", "to", "input", "nonce", "gas", "value")}
     anvil.rpc("eth_sendTransaction", again)
-    second = ask(tenant, chain, token.payers[0])
-    token.pay(second.units)
+    second = ask_and_pay(tenant, chain, token)
     mine(anvil, 4)
 
     assert [look(chain), look(chain)] == [0, 0]
@@ -147,23 +134,21 @@ def test_resume_refuses_to_skip_a_block_or_to_start_without_a_halt(chain: Chain)
 
 
 def test_read_again_finds_a_payment_that_the_node_left_out(
-    tenant: Tenant, token: Contract, front: Front, offer: Offer
+    tenant: Tenant, token: Contract, front: Front, fronted: Chain
 ) -> None:
-    chain = offer(chain_of(token, url=front.url))
-    look(chain)
     begin = ChainState.objects.get().cursor
     assert begin is not None
-    first, second = ask(tenant, chain, token.payers[0]), ask(tenant, chain, token.payers[0])
+    first, second = ask(tenant, fronted, token.payers[0]), ask(tenant, fronted, token.payers[0])
     token.pay(first.units)
     token.pay(second.units)
     front.fault = of("eth_getLogs", lambda logs: logs[:1])
-    look(chain)
+    look(fronted)
     assert (status(first), status(second)) == ("confirmed", "open")
     front.fault = lambda calls, answers: answers
     state = ChainState.objects.get()
     state.read_again(begin, by="operator test")
     assert (state.cursor, state.resumed_by) == (begin, "operator test")
-    assert [look(chain), look(chain)] == [1, 0]
+    assert [look(fronted), look(fronted)] == [1, 0]
     assert credited(tenant) == [first.units * 1_000, second.units * 1_000]
 
 

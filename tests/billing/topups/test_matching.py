@@ -17,10 +17,10 @@ from billing.topups.chains import Chain, parse_address
 from config.bulk.tables import format_usd
 from config.events.outbox import Event
 from tests.support import factories
-from tests.support.chains.node_faults import STRANGER
+from tests.support.chains.node_faults import STRANGER, mine
 from tests.support.chains.nodes import Anvil, Contract, EthTester, Front, chain_of, deploy
 from tests.support.chains.payments import ask, look, node_of
-from tests.support.chains.watching import Offer, credited, found, mine, status
+from tests.support.chains.watching import Offer, ask_and_pay, credited, found, status
 from tests.support.factories import Tenant
 
 
@@ -61,8 +61,7 @@ def test_an_exact_payment_is_credited_once(
 def test_a_wrong_amount_needs_review_and_the_exact_amount_is_still_credited(
     tenant: Tenant, chain: Chain, token: Contract, units: int, finding: str
 ) -> None:
-    top_up = ask(tenant, chain, token.payers[0])
-    token.pay(top_up.units + units)
+    top_up = ask_and_pay(tenant, chain, token, over=units)
     look(chain)
     assert found() == [(finding, top_up.units + units)]
     assert Deposit.objects.get().top_up_id == top_up.pk
@@ -108,8 +107,7 @@ def test_a_top_up_that_names_the_sender_of_another_organization_does_not_take_it
 ) -> None:
     thief = factories.make_tenant("Thief")
     stolen = [ask(thief, chain, token.payers[0]) for _ in range(5)]
-    top_up = ask(tenant, chain, token.payers[0])
-    token.pay(top_up.units)
+    top_up = ask_and_pay(tenant, chain, token)
     look(chain)
     assert (credited(tenant), credited(thief)) == ([top_up.units * 1_000], [])
     assert [status(other) for other in stolen] == ["open"] * 5
@@ -135,8 +133,7 @@ def test_a_wrong_amount_is_unmatched_when_several_organizations_name_its_sender(
 def test_a_wrong_amount_is_unmatched_when_one_of_two_organizations_was_paid(
     tenant: Tenant, chain: Chain, token: Contract
 ) -> None:
-    top_up = ask(tenant, chain, token.payers[0])
-    token.pay(top_up.units)
+    top_up = ask_and_pay(tenant, chain, token)
     ask(factories.make_tenant("Thief"), chain, token.payers[0])
     token.pay(10_000_000)
     look(chain)
@@ -228,19 +225,17 @@ def test_a_top_up_from_before_a_change_of_the_settings_is_credited(
 
 
 def test_a_former_recipient_is_read_only_while_a_top_up_reserves_its_amount(
-    tenant: Tenant, token: Contract, front: Front, offer: Offer
+    tenant: Tenant, token: Contract, front: Front, offer: Offer, fronted: Chain
 ) -> None:
-    chain = offer(chain_of(token, url=front.url))
-    look(chain)
-    top_up = ask(tenant, chain, token.payers[0])
-    changed = offer(dataclasses.replace(chain, recipient=parse_address(STRANGER)))
+    top_up = ask(tenant, fronted, token.payers[0])
+    changed = offer(dataclasses.replace(fronted, recipient=parse_address(STRANGER)))
     for is_reserved in (True, False):
         TopUp.objects.update(is_reserved=is_reserved)
         token.pay(5)
         look(changed)
     assert found() == [("under", 5)]
     assert Deposit.objects.get().top_up_id == top_up.pk
-    to = ["0x" + address[2:].lower().rjust(64, "0") for address in (STRANGER, chain.recipient)]
+    to = ["0x" + address[2:].lower().rjust(64, "0") for address in (STRANGER, fronted.recipient)]
     assert [wanted["topics"][2] for (wanted,) in front.asked("eth_getLogs")] == [to, to[0]]
 
 
@@ -309,8 +304,7 @@ def test_a_payment_at_the_end_of_the_grace_period_is_credited(
     tenant: Tenant, chain: Chain, token: Contract
 ) -> None:
     """Compares the time of the block, not the time of its confirmation."""
-    top_up = ask(tenant, chain, token.payers[0])
-    token.pay(top_up.units)
+    top_up = ask_and_pay(tenant, chain, token)
     ((payments, cursor),) = node_of(chain).scan(ChainState.objects.get().cursor)
     mined_at = payments[0].mined_at
     TopUp.objects.update(expires_at=mined_at, payable_until=mined_at, created_at=mined_at)
@@ -322,8 +316,7 @@ def test_a_payment_at_the_end_of_the_grace_period_is_credited(
 def test_a_payment_made_before_the_top_up_is_unmatched(
     tenant: Tenant, chain: Chain, token: Contract
 ) -> None:
-    top_up = ask(tenant, chain, token.payers[0])
-    token.pay(top_up.units)
+    top_up = ask_and_pay(tenant, chain, token)
     TopUp.objects.update(created_at=timezone.now() + timedelta(hours=1))
     look(chain)
     assert (found(), credited(tenant)) == ([("unmatched", top_up.units)], [])
@@ -332,8 +325,7 @@ def test_a_payment_made_before_the_top_up_is_unmatched(
 def test_a_second_payment_of_the_same_amount_needs_review(
     tenant: Tenant, chain: Chain, token: Contract
 ) -> None:
-    top_up = ask(tenant, chain, token.payers[0])
-    token.pay(top_up.units)
+    top_up = ask_and_pay(tenant, chain, token)
     token.pay(top_up.units)
     look(chain)
     assert found() == [("credited", top_up.units), ("over", top_up.units)]
@@ -344,8 +336,7 @@ def test_an_amount_stays_reserved_until_the_end_of_the_grace_period(
     tenant: Tenant, chain: Chain, token: Contract, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("billing.topups.models.top_ups.MAX_TAIL", 1)
-    top_up = ask(tenant, chain, token.payers[0])
-    token.pay(top_up.units)
+    top_up = ask_and_pay(tenant, chain, token)
     look(chain)
     assert status(top_up) == "confirmed"
     assert watcher.release_amounts(chain.chain_id, top_up.payable_until) == 0

@@ -15,7 +15,7 @@ from billing.topups.node import (
     Node,
 )
 from config.egress.addresses import EgressPolicy
-from tests.support.chains.node_faults import STRANGER, mine, watching
+from tests.support.chains.node_faults import STRANGER, mine, watching, watching_anvil
 from tests.support.chains.nodes import RECIPIENT, Anvil, Contract, EthTester, chain_of, deploy
 
 
@@ -61,9 +61,7 @@ def test_two_payments_in_one_transaction_have_different_ordinals(token: Contract
 
 
 def test_payments_in_one_block_are_distinguished_by_transaction(anvil: Anvil) -> None:
-    token = deploy(anvil)
-    mine(anvil, 2)
-    watcher = watching(token)
+    token, watcher = watching_anvil(anvil)
     anvil.rpc("evm_setAutomine", False)
     sent = [token.pay(7), token.pay(7), token.pay(8)]
     mine(anvil, 3)

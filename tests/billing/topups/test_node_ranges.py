@@ -24,6 +24,7 @@ from tests.support.chains.node_faults import (
     mine,
     ranges,
     watching,
+    watching_anvil,
 )
 from tests.support.chains.nodes import (
     Answers,
@@ -85,9 +86,7 @@ def test_scan_does_not_split_one_block_with_many_transactions(
     anvil: Anvil, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chain_module, "MAX_TRANSACTIONS", 2)
-    token = deploy(anvil)
-    mine(anvil, 2)
-    watcher = watching(token)
+    token, watcher = watching_anvil(anvil)
     anvil.rpc("evm_setAutomine", False)
     for units in (1, 2, 3):
         token.pay(units)

@@ -12,14 +12,12 @@ from billing.topups.node import (
     Reorganized,
 )
 from billing.topups.rpc import ChainContradiction
-from tests.support.chains.node_faults import STRANGER, mine, watching
+from tests.support.chains.node_faults import STRANGER, mine, watching, watching_anvil
 from tests.support.chains.nodes import RECIPIENT, Anvil, deploy
 
 
 def test_scan_reads_the_same_fields_from_anvil(anvil: Anvil) -> None:
-    token = deploy(anvil)
-    mine(anvil, 2)
-    watcher = watching(token)
+    token, watcher = watching_anvil(anvil)
     anvil.rpc("evm_setAutomine", False)
     other, twice = token.pay(5, to=STRANGER), token.pay_twice(6, 7)
     mine(anvil, 3)
@@ -45,9 +43,7 @@ def test_scan_reads_the_same_fields_from_anvil(anvil: Anvil) -> None:
 def test_scan_returns_a_payment_when_it_is_confirmed(
     anvil: Anvil, confirmations: Any, depth: int
 ) -> None:
-    token = deploy(anvil)
-    mine(anvil, depth)
-    watcher = watching(token, confirmations=confirmations)
+    token, watcher = watching_anvil(anvil, depth, confirmations=confirmations)
     token.pay(5)
     for _ in range(depth - 1):
         mine(anvil, 1)
@@ -66,9 +62,7 @@ def test_cursor_starts_at_block_zero_when_the_chain_is_shorter_than_its_confirma
 
 
 def test_a_payment_that_moves_before_finality_is_read_once(anvil: Anvil) -> None:
-    token = deploy(anvil)
-    mine(anvil, 6)
-    watcher = watching(token, confirmations=4)
+    token, watcher = watching_anvil(anvil, 6, confirmations=4)
     tx_hash = token.pay(5)
     sent = anvil.rpc("eth_getTransactionByHash", tx_hash)
     mine(anvil, 2)
@@ -88,9 +82,7 @@ def test_a_payment_that_moves_before_finality_is_read_once(anvil: Anvil) -> None
 
 
 def test_scan_ignores_a_payment_that_is_reverted_before_finality(anvil: Anvil) -> None:
-    token = deploy(anvil)
-    mine(anvil, 6)
-    watcher = watching(token)
+    token, watcher = watching_anvil(anvil, 6)
     snapshot = anvil.rpc("evm_snapshot")
     token.pay(5)
     assert watcher.look() == []
@@ -101,9 +93,7 @@ def test_scan_ignores_a_payment_that_is_reverted_before_finality(anvil: Anvil) -
 
 
 def test_scan_raises_reorganized_after_a_confirmed_payment_is_replaced(anvil: Anvil) -> None:
-    token = deploy(anvil)
-    mine(anvil, 6)
-    watcher = watching(token, confirmations=2)
+    token, watcher = watching_anvil(anvil, 6, confirmations=2)
     token.pay(5)
     mine(anvil, 2)
     assert [deposit.units for deposit in watcher.look()] == [5]
@@ -133,9 +123,7 @@ def test_scan_refuses_a_node_whose_chain_is_shorter_than_the_cursor(anvil: Anvil
 
 
 def test_scan_reads_all_payments_among_many_transfers_to_others(anvil: Anvil) -> None:
-    token = deploy(anvil)
-    mine(anvil, 2)
-    watcher = watching(token)
+    token, watcher = watching_anvil(anvil)
     anvil.rpc("evm_setAutomine", False)
     for place in range(60):
         token.pay(place + 1, to=RECIPIENT if place % 3 else STRANGER)

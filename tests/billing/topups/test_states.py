@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from billing.models import Deposit, TopUp
 from config.api.errors import InvalidTransition
-from tests.support.database.states import check_transition
+from tests.support.database.states import cells, check_transition
 from tests.support.factories import Tenant
 
 REFUSED = InvalidTransition
@@ -47,16 +47,6 @@ TOP_UPS_AFTER: dict[str, tuple[Any, ...]] = {
     "expired": ("seen", False, "confirmed", False, "review", REFUSED),
     "review": (False, False, "confirmed", False, False, "expired"),
 }
-
-
-def cells(
-    table: dict[str, tuple[Any, ...]], transitions: dict[str, Any]
-) -> list[tuple[str, str, Any]]:
-    return [
-        (state, transition, expected)
-        for state, row in table.items()
-        for transition, expected in zip(transitions, row, strict=True)
-    ]
 
 
 def make_top_up(tenant: Tenant, status: str, *, is_due: bool) -> TopUp:

@@ -23,7 +23,7 @@ from config.api.errors import GatewayError
 from tests.support.chains.node_faults import STRANGER, of, refusing
 from tests.support.chains.nodes import Answers, Anvil, Contract, Front, chain_of, deploy
 from tests.support.chains.payments import ask, look, node_of
-from tests.support.chains.watching import Offer, credited, found, status
+from tests.support.chains.watching import Offer, ask_and_pay, credited, found, status, watch_anvil
 from tests.support.factories import Tenant
 
 
@@ -80,8 +80,7 @@ def test_wrong_decimals_refuse_the_chain_by_name_until_they_are_corrected(
     watcher.ask_for_tokens()
     assert watcher.watch_chain(right, node_of(right)) == 0
     assert check_tokens() == []
-    top_up = ask(tenant, right, token.payers[0])
-    token.pay(top_up.units)
+    top_up = ask_and_pay(tenant, right, token)
     anvil.rpc("anvil_mine", "0x2")
     assert look(right) == 1
     assert credited(tenant) == [top_up.units * 10**9 // 10**on_chain]
@@ -90,8 +89,7 @@ def test_wrong_decimals_refuse_the_chain_by_name_until_they_are_corrected(
 def test_a_chain_whose_decimals_were_changed_is_neither_offered_nor_read(
     tenant: Tenant, chain: Chain, token: Contract, offer: Offer
 ) -> None:
-    top_up = ask(tenant, chain, token.payers[0])
-    token.pay(top_up.units)
+    top_up = ask_and_pay(tenant, chain, token)
     wrong = offer(with_token(chain, decimals=8))
     with pytest.raises(GatewayError, match=r"^The service does not read .* yet\."):
         ask(tenant, wrong, token.payers[0])
@@ -118,8 +116,7 @@ def test_a_top_up_of_wrong_decimals_is_not_credited_after_the_correction(
 def test_a_stored_payment_waits_until_the_token_is_confirmed(
     tenant: Tenant, chain: Chain, token: Contract, offer: Offer, front: Front
 ) -> None:
-    top_up = ask(tenant, chain, token.payers[0])
-    token.pay(top_up.units)
+    top_up = ask_and_pay(tenant, chain, token)
     state = ChainState.objects.get()
     watcher.read_payments(chain, node_of(chain), state)
     assert found() == [("received", top_up.units)]
@@ -204,27 +201,21 @@ def test_symbols_of_old_and_odd_tokens_are_read(
 
 
 def test_a_node_that_does_not_tell_stops_no_offer(
-    tenant: Tenant, token: Contract, front: Front, offer: Offer
+    tenant: Tenant, token: Contract, front: Front, fronted: Chain
 ) -> None:
-    chain = offer(chain_of(token, url=front.url))
-    look(chain)
     watcher.ask_for_tokens()
     front.fault = refusing(-32601, "eth_call")
-    look(chain)
+    look(fronted)
     message = "The node refused eth_call with error -32601."
     assert ChainState.objects.get().failure == message
-    assert ask(tenant, chain, token.payers[0]).status == "open"
-    assert [(found.id, found.msg) for found in check_tokens()] == [
-        (
-            "billing.I001",
-            f"The token of {chain.name} could not be checked. {message}",
-        )
-    ]
+    assert ask(tenant, fronted, token.payers[0]).status == "open"
+    told = f"The token of {fronted.name} could not be checked. {message}"
+    assert [(found.id, found.msg) for found in check_tokens()] == [("billing.I001", told)]
     # Asked once more, and then no more.
     front.fault = lambda calls, answers: answers
-    look(chain)
+    look(fronted)
     front.calls.clear()
-    look(chain)
+    look(fronted)
     assert front.asked("eth_call") == []
 
 
@@ -373,10 +364,7 @@ def test_a_range_beyond_the_head_of_a_node_moves_no_cursor_and_narrows_nothing(
 def test_raised_confirmations_say_so_and_lose_nothing(
     tenant: Tenant, anvil: Anvil, offer: Offer
 ) -> None:
-    token = deploy(anvil)
-    anvil.rpc("anvil_mine", "0xa")
-    chain = offer(chain_of(token, confirmations=1))
-    look(chain)
+    token, chain = watch_anvil(anvil, offer, blocks=10, confirmations=1)
     top_up = ask(tenant, chain, token.payers[0])
     cursor = ChainState.objects.get().cursor
     assert cursor is not None

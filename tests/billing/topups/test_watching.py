@@ -24,7 +24,7 @@ from billing.topups import node as chain_module
 from billing.topups.chains import Chain
 from config.clocks.clock import clock
 from config.models import Lease
-from tests.support.chains.node_faults import FAULTS, failing_after, limited_to, ranges
+from tests.support.chains.node_faults import FAULTS, failing_after, limited_to, mine, ranges
 from tests.support.chains.nodes import (
     Answers,
     Anvil,
@@ -36,17 +36,14 @@ from tests.support.chains.nodes import (
     http_response,
 )
 from tests.support.chains.payments import ask, look, node_of
-from tests.support.chains.watching import Offer, credited, found, mine, status
+from tests.support.chains.watching import Offer, ask_and_pay, credited, found, status
 from tests.support.factories import Tenant
 
 
 def test_watcher_continues_from_the_cursor_after_an_outage_of_the_node(
-    tenant: Tenant, token: Contract, front: Front, offer: Offer
+    tenant: Tenant, token: Contract, front: Front, offer: Offer, fronted: Chain
 ) -> None:
-    chain = offer(chain_of(token, url=front.url))
-    look(chain)
-    top_up = ask(tenant, chain, token.payers[0])
-    token.pay(top_up.units)
+    top_up = ask_and_pay(tenant, fronted, token)
     gone = offer(chain_of(token, url="http://127.0.0.1:1/v2/node-key"))
     assert look(gone) == 0
     state = ChainState.objects.get()
@@ -54,9 +51,9 @@ def test_watcher_continues_from_the_cursor_after_an_outage_of_the_node(
     assert state.retry_at is not None
     # The watcher does not call the node before that time, although the node works again.
     front.calls.clear()
-    assert watcher.watch_chain(offer(chain), node_of(chain)) == 0
+    assert watcher.watch_chain(offer(fronted), node_of(fronted)) == 0
     assert front.calls == []
-    assert look(chain) == 1
+    assert look(fronted) == 1
     state.refresh_from_db()
     assert (state.failures, state.failure, state.retry_at) == (0, "", None)
     assert credited(tenant) == [top_up.units * 1_000]
@@ -83,37 +80,32 @@ def test_record_failure_doubles_the_delay_and_respects_retry_after(
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_of_the_node_neither_loses_nor_duplicates_a_credit(
-    name: str, tenant: Tenant, token: Contract, front: Front, offer: Offer
+    name: str, tenant: Tenant, token: Contract, front: Front, fronted: Chain
 ) -> None:
     fault, _, message = FAULTS[name]
-    chain = offer(chain_of(token, url=front.url))
-    look(chain)
     cursor = ChainState.objects.get().cursor
-    top_ups = [ask(tenant, chain, token.payers[0]) for _ in range(3)]
+    top_ups = [ask(tenant, fronted, token.payers[0]) for _ in range(3)]
     token.pay(top_ups[0].units)
     token.pay_twice(top_ups[1].units, top_ups[2].units)
 
     front.fault = fault
-    assert look(chain) == 0
+    assert look(fronted) == 0
     state = ChainState.objects.get()
     assert (state.cursor, state.failure, state.halted_at) == (cursor, message, None)
     assert (found(), credited(tenant)) == ([], [])
     assert audit.find_differences() == []
 
     front.fault = lambda calls, answers: answers
-    assert [look(chain), look(chain)] == [3, 0]
+    assert [look(fronted), look(fronted)] == [3, 0]
     assert credited(tenant) == [top_up.units * 1_000 for top_up in top_ups]
 
 
 def test_a_failure_at_any_call_neither_loses_nor_duplicates_a_credit(
-    tenant: Tenant, token: Contract, front: Front, offer: Offer
+    tenant: Tenant, token: Contract, front: Front, fronted: Chain
 ) -> None:
-    chain = offer(chain_of(token, url=front.url))
-    look(chain)
     paid = []
     for fails_at in itertools.count():
-        top_up = ask(tenant, chain, token.payers[0])
-        token.pay(top_up.units)
+        top_up = ask_and_pay(tenant, fronted, token)
         paid.append(top_up.units * 1_000)
         left = itertools.count()
 
@@ -123,10 +115,10 @@ def test_a_failure_at_any_call_neither_loses_nor_duplicates_a_credit(
             return http_response(b"", "502 Bad Gateway") if next(left) == fails_at else answers
 
         front.fault = failing
-        look(chain)
+        look(fronted)
         failed = ChainState.objects.get().failures
         front.fault = lambda calls, answers: answers
-        look(chain)
+        look(fronted)
         assert credited(tenant) == paid
         if not failed:
             break
@@ -161,8 +153,7 @@ def test_a_kill_at_any_statement_neither_loses_nor_duplicates_a_credit(
     paid: list[int] = []
     seen: set[tuple[int, int]] = set()
     for statement in itertools.count():
-        top_up = ask(tenant, chain, token.payers[0])
-        token.pay(top_up.units)
+        top_up = ask_and_pay(tenant, chain, token)
         token.pay(7)
         ChainState.objects.update(retry_at=None)
         try:
@@ -202,8 +193,7 @@ def test_concurrent_watchers_credit_each_payment_once(
 def test_concurrent_matches_of_one_deposit_make_one_credit(
     tenant: Tenant, chain: Chain, token: Contract, together: Callable[..., list[Any]]
 ) -> None:
-    top_up = ask(tenant, chain, token.payers[0])
-    token.pay(top_up.units)
+    top_up = ask_and_pay(tenant, chain, token)
     state = ChainState.objects.get()
     assert watcher.read_payments(chain, node_of(chain), state) is True
     pk = Deposit.objects.get().pk
@@ -251,20 +241,17 @@ def test_scanned_at_changes_only_when_a_round_reaches_the_head(
 
 
 def test_watcher_reads_many_payments_from_a_rate_limited_node_in_several_rounds(
-    tenant: Tenant, token: Contract, front: Front, offer: Offer
+    tenant: Tenant, token: Contract, front: Front, fronted: Chain
 ) -> None:
     """Checks that small payments of strangers do not delay a payment for ever."""
-    chain = offer(chain_of(token, url=front.url))
-    look(chain)
     for units in range(1, 8):
         token.pay(units)
-    top_up = ask(tenant, chain, token.payers[0])
-    token.pay(top_up.units)
+    top_up = ask_and_pay(tenant, fronted, token)
     limit = http_response(b"", "429 Too Many Requests")
     rounds = []
     for _ in range(3):
         front.fault = failing_after(3, limit)
-        count = look(chain)
+        count = look(fronted)
         state = ChainState.objects.get()
         rounds.append((count, state.failures))
     # A round that stored blocks restarts the count of failures, which sets the delay.
@@ -290,8 +277,7 @@ def test_watcher_reads_unconfirmed_blocks_from_a_limited_node_and_stores_its_spa
         chain = offer(chain_of(token, url=front.url, confirmations=32))
         front.fault = limited_to(10)
         look(chain)
-        top_up = ask(tenant, chain, token.payers[0])
-        token.pay(top_up.units)
+        top_up = ask_and_pay(tenant, chain, token)
         look(chain)
         state = ChainState.objects.get()
         assert (status(top_up), state.failures, state.latest_number) == (
@@ -326,8 +312,7 @@ def test_a_lagging_node_does_not_reopen_a_seen_top_up(
     with before(anvil) as front:
         chain = offer(chain_of(token, url=front.url, confirmations=6))
         look(chain)
-        top_up = ask(tenant, chain, token.payers[0])
-        token.pay(top_up.units)
+        top_up = ask_and_pay(tenant, chain, token)
         look(chain)
 
         def lagging(calls: Answers, answers: Answers) -> Answers:
@@ -343,13 +328,11 @@ def test_a_lagging_node_does_not_reopen_a_seen_top_up(
 
 
 def test_watcher_reads_no_unconfirmed_blocks_without_a_payable_top_up(
-    tenant: Tenant, token: Contract, front: Front, offer: Offer
+    tenant: Tenant, token: Contract, front: Front, fronted: Chain
 ) -> None:
-    chain = offer(chain_of(token, url=front.url))
-    look(chain)
     token.pay(5)
     front.calls.clear()
-    look(chain)
+    look(fronted)
     assert [wanted["toBlock"] for (wanted,) in front.asked("eth_getLogs")] == [
         hex(ChainState.objects.get().number or 0)
     ]
@@ -358,8 +341,7 @@ def test_watcher_reads_no_unconfirmed_blocks_without_a_payable_top_up(
 def test_watch_due_chains_watches_each_chain_under_its_lease(
     tenant: Tenant, chain: Chain, token: Contract
 ) -> None:
-    top_up = ask(tenant, chain, token.payers[0])
-    token.pay(top_up.units)
+    top_up = ask_and_pay(tenant, chain, token)
     assert [watcher.watch_due_chains(), watcher.watch_due_chains()] == [1, 0]
     assert Lease.objects.filter(name=f"watch_chain_{chain.chain_id}").count() == 1
     assert credited(tenant) == [top_up.units * 1_000]
@@ -371,8 +353,7 @@ def test_an_unexpected_error_on_one_chain_does_not_stop_the_others(
     # The missing URL stands for an unexpected error.
     broken = dataclasses.replace(chain, chain_id=5, rpc_url=cast(str, None))
     settings.CHAINS = {5: broken, **settings.CHAINS}
-    top_up = ask(tenant, chain, token.payers[0])
-    token.pay(top_up.units)
+    top_up = ask_and_pay(tenant, chain, token)
     assert watcher.watch_due_chains() == 1
     assert credited(tenant) == [top_up.units * 1_000]
     state = ChainState.objects.get(chain_id=5)
@@ -394,28 +375,23 @@ def test_a_deposit_that_cannot_be_matched_does_not_stop_the_others(
     }
     end = datetime.max.replace(tzinfo=UTC)
     Deposit.objects.create(**{**facts, "ordinal": 99, "mined_at": end})
-    top_up = ask(tenant, chain, token.payers[0])
-    token.pay(top_up.units)
+    top_up = ask_and_pay(tenant, chain, token)
     assert look(chain) == 1
     assert [name for name, _ in found()] == ["unmatched", "received", "credited"]
     assert credited(tenant) == [top_up.units * 1_000]
 
 
 def test_a_worker_credits_a_payment(tenant: Tenant, chain: Chain, token: Contract) -> None:
-    top_up = ask(tenant, chain, token.payers[0])
-    token.pay(top_up.units)
+    top_up = ask_and_pay(tenant, chain, token)
     call_command("work", once=True)
     assert (status(top_up), credited(tenant)) == ("confirmed", [top_up.units * 1_000])
 
 
 @pytest.mark.django_db(transaction=True)
 def test_a_silent_node_does_not_delay_the_other_duties_of_a_worker(
-    tenant: Tenant, token: Contract, front: Front, offer: Offer
+    tenant: Tenant, token: Contract, front: Front, fronted: Chain
 ) -> None:
-    chain = offer(chain_of(token, url=front.url))
-    look(chain)
-    top_up = ask(tenant, chain, token.payers[0])
-    token.pay(top_up.units)
+    top_up = ask_and_pay(tenant, fronted, token)
     asked, answers_now = threading.Event(), threading.Event()
     others: list[str] = []
 

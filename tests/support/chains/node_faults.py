@@ -20,6 +20,7 @@ from tests.support.chains.nodes import (
     Fault,
     Front,
     chain_of,
+    deploy,
     http_response,
 )
 
@@ -60,6 +61,13 @@ def watching(contract: Contract, front: Front | None = None, **options: Any) -> 
 
 def mine(node: Anvil, blocks: int) -> None:
     node.rpc("anvil_mine", hex(blocks))
+
+
+def watching_anvil(anvil: Anvil, blocks: int = 2, **options: Any) -> tuple[Contract, Watcher]:
+    """Deploys a token, mines so many blocks, and returns the token and its watcher."""
+    token = deploy(anvil)
+    mine(anvil, blocks)
+    return token, watching(token, **options)
 
 
 def of(method: str, change: Callable[[Any], Any]) -> Fault:
