@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
+import requests
 from rest_framework.test import APIClient
 
 from accounts.models import ApiKey, Guardrail, Member, Organization, Preset, Workspace
@@ -58,6 +60,22 @@ def send(client: APIClient, method: str, path: str, body: Any = None) -> Any:
     """Sends a body as text, so that a number arrives with the digits that it is written with."""
     text = body if isinstance(body, str) else json.dumps({} if body is None else body)
     return client.generic(method, f"/api/v1/{path}", text, content_type="application/json")
+
+
+def ask_service(
+    server: str, tenant: Tenant, method: str, path: str, body: Any = None
+) -> requests.Response:
+    """Sends a request with the tenant's management key over the network."""
+    headers = {"Authorization": f"Bearer {tenant.management_key}"}
+    url = f"{server}/api/v1/{path}"
+    return requests.request(method, url, json=body, headers=headers, timeout=60)
+
+
+def caller(
+    server: str, tenant: Tenant, method: str, path: str, body: Any = None
+) -> Callable[[], int]:
+    """Returns a call that sends such a request and returns the status of the answer."""
+    return lambda: ask_service(server, tenant, method, path, body).status_code
 
 
 def stamp(moment: datetime) -> str:

@@ -10,7 +10,7 @@ import pytest
 from django.db import IntegrityError, transaction
 from rest_framework.test import APIClient
 
-from accounts.models import ByokCredential, Member, Workspace
+from accounts.models import ByokCredential
 from catalog.models import Provider
 from config import secrets
 from config.credentials import Secret
@@ -19,30 +19,22 @@ from tests.support import factories
 from tests.support.credentials import MALFORMED
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
+from tests.support.governance import make_member, make_workspace, missing, send, stamp
 from tests.support.upstreams import clouds
 
 ROUTE = "/api/v1/byok"
 SECRET = "canary-8f14e45fceea167a5a36"
 
 
-@pytest.fixture
-def provider(db: None) -> Provider:
-    return factories.make_provider("acme", name="Acme AI")
-
-
-@pytest.fixture
-def cloud(db: None) -> Provider:
-    return factories.make_provider("azure", name="Azure", dialect="azure", base_url=None)
-
-
-def post(client: APIClient, body: Any) -> Any:
-    return client.generic("POST", ROUTE, json.dumps(body), content_type="application/json")
+def post(client: APIClient, **fields: Any) -> Any:
+    """Creates a credential of the provider acme with these fields."""
+    return send(client, "POST", "byok", {"provider": "acme", "key": SECRET, **fields})
 
 
 def test_create_returns_every_field_except_the_secret(
     management: APIClient, tenant: Tenant, provider: Provider
 ) -> None:
-    response = post(management, {"provider": "acme", "key": SECRET})
+    response = post(management)
     assert response.status_code == 201
     stored = ByokCredential.objects.get()
     assert response.json() == {
@@ -63,7 +55,7 @@ def test_create_returns_every_field_except_the_secret(
             "allowed_hosts": None,
             "declared_region": None,
             "declared_zdr": None,
-            "created_at": stored.created_at.isoformat().replace("+00:00", "Z"),
+            "created_at": stamp(stored.created_at),
             "health": {"state": "working", "since": None, "upstream_status": None},
         }
     }
@@ -98,10 +90,8 @@ def test_the_label_of_a_json_credential_shows_the_end_of_its_key(
 def test_create_stores_every_field(
     management: APIClient, tenant: Tenant, provider: Provider
 ) -> None:
-    workspace = Workspace.objects.create(
-        organization=tenant.organization, name="Other", slug="other"
-    )
-    member = Member.objects.create(organization=tenant.organization, email="a@example.com")
+    workspace = make_workspace(tenant.organization)
+    member = make_member(tenant.organization)
     fields = {
         "name": "Production",
         "disabled": True,
@@ -115,10 +105,7 @@ def test_create_stores_every_field(
         "declared_region": "europe",
         "declared_zdr": True,
     }
-    response = post(
-        management,
-        fields | {"provider": "acme", "key": SECRET, "workspace_id": str(workspace.pk)},
-    )
+    response = post(management, **fields, workspace_id=str(workspace.pk))
     assert response.status_code == 201
     data = response.json()["data"]
     assert {name: data[name] for name in fields} == fields
@@ -129,10 +116,10 @@ def test_create_stores_every_field(
 def test_no_response_log_or_row_contains_the_secret(
     management: APIClient, provider: Provider, caplog: pytest.LogCaptureFixture
 ) -> None:
-    created = post(management, {"provider": "acme", "key": SECRET})
+    created = post(management)
     listed = management.get(ROUTE)
-    refused = post(management, {"provider": "unknown", "key": SECRET})
-    malformed = post(management, {"provider": "acme", "key": f"{SECRET}\n", "declared_zdr": 1})
+    refused = post(management, provider="unknown")
+    malformed = post(management, key=f"{SECRET}\n", declared_zdr=1)
     assert (created.status_code, refused.status_code, malformed.status_code) == (201, 400, 400)
     stored = ByokCredential.objects.get()
     for text in (
@@ -156,7 +143,7 @@ def test_no_response_log_or_row_contains_the_secret(
     ],
 )
 def test_create_accepts_a_secret(management: APIClient, provider: Provider, key: str) -> None:
-    assert post(management, {"provider": "acme", "key": key}).status_code == 201
+    assert post(management, key=key).status_code == 201
     assert ByokCredential.objects.get().reveal() == Secret(key)
 
 
@@ -165,7 +152,7 @@ def test_create_refuses_invalid_fields_by_name(
     management: APIClient, provider: Provider, change: dict[str, Any], named: str
 ) -> None:
     before = snapshots.everything()
-    response = post(management, {"provider": "acme", "key": SECRET} | change)
+    response = post(management, **change)
     assert response.status_code == 400
     error = response.json()["error"]
     assert error["metadata"]["error_type"] == "invalid_request"
@@ -175,7 +162,7 @@ def test_create_refuses_invalid_fields_by_name(
 
 
 def test_create_requires_a_provider_and_a_key(management: APIClient) -> None:
-    response = post(management, {})
+    response = send(management, "POST", "byok", {})
     assert response.status_code == 400
     assert set(response.json()["error"]["metadata"]["fields"]) == {"provider", "key"}
 
@@ -185,10 +172,7 @@ def test_create_refuses_the_hash_of_a_foreign_key(
 ) -> None:
     foreign = digest_api_key(factories.make_tenant("Other").api_key)
     before = snapshots.everything()
-    response = post(
-        management,
-        {"provider": "acme", "key": SECRET, "allowed_api_key_hashes": [foreign]},
-    )
+    response = post(management, allowed_api_key_hashes=[foreign])
     assert response.status_code == 400
     assert response.json()["error"]["metadata"]["fields"] == {
         "allowed_api_key_hashes": "One of the keys does not belong to the organization."
@@ -200,34 +184,28 @@ def test_create_refuses_a_foreign_workspace(management: APIClient, provider: Pro
     foreign = factories.make_tenant("Other").workspace
     before = snapshots.everything()
     for workspace_id in (foreign.pk, uuid4()):
-        response = post(
-            management, {"provider": "acme", "key": SECRET, "workspace_id": str(workspace_id)}
-        )
-        assert response.status_code == 404
-        assert response.json()["error"] == {
-            "code": 404,
-            "message": "The workspace does not exist.",
-            "metadata": {"error_type": "not_found"},
-        }
+        response = post(management, workspace_id=str(workspace_id))
+        assert (response.status_code, response.json()) == (404, missing("workspace"))
     assert snapshots.everything() == before
 
 
 def test_create_requires_a_json_object_if_the_credential_holds_the_url(
-    management: APIClient, cloud: Provider
+    management: APIClient,
 ) -> None:
+    factories.make_provider("azure", name="Azure", dialect="azure", base_url=None)
     before = snapshots.everything()
-    response = post(management, {"provider": "azure", "key": SECRET})
+    response = post(management, provider="azure")
     assert response.status_code == 400
     assert set(response.json()["error"]["metadata"]["fields"]) == {"key"}
     assert snapshots.everything() == before
     key = json.dumps({"api_key": SECRET, "endpoint_url": "https://x.openai.azure.com"})
-    assert post(management, {"provider": "azure", "key": key}).status_code == 201
+    assert post(management, provider="azure", key=key).status_code == 201
 
 
 def test_create_refuses_an_unlisted_provider(management: APIClient, provider: Provider) -> None:
     provider.is_listed = False
     provider.save_fields("is_listed")
-    assert post(management, {"provider": "acme", "key": SECRET}).status_code == 400
+    assert post(management).status_code == 400
     assert ByokCredential.objects.count() == 0
 
 
@@ -236,17 +214,16 @@ def test_credentials_of_a_provider_are_tried_in_creation_order(
 ) -> None:
     factories.make_provider("other")
     for name in ("acme", "other", "acme", "acme", "other"):
-        post(management, {"provider": name, "key": SECRET})
-    assert [
-        (row["provider"], row["sort_order"]) for row in management.get(ROUTE).json()["data"]
-    ] == [("acme", 0), ("acme", 1), ("acme", 2), ("other", 0), ("other", 1)]
+        post(management, provider=name)
+    rows = management.get(ROUTE).json()["data"]
+    assert [(row["provider"], row["sort_order"]) for row in rows] == [
+        ("acme", 0), ("acme", 1), ("acme", 2), ("other", 0), ("other", 1),
+    ]  # fmt: skip
 
 
 def test_the_list_filters(management: APIClient, tenant: Tenant, provider: Provider) -> None:
     other = factories.make_provider("other")
-    workspace = Workspace.objects.create(
-        organization=tenant.organization, name="Other", slug="other"
-    )
+    workspace = make_workspace(tenant.organization)
     one = factories.make_credential(tenant, provider)
     two = factories.make_credential(tenant, other, workspace=workspace)
     three = factories.make_credential(tenant, other, workspace=None)

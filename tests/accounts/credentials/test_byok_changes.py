@@ -9,11 +9,10 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-import requests
 from django.db import IntegrityError, transaction
 from rest_framework.test import APIClient
 
-from accounts.models import ByokCredential, CredentialNotFound, Member
+from accounts.models import ByokCredential, CredentialNotFound
 from catalog.models import Provider
 from config.api.errors import InvalidRequest
 from config.credentials import Secret
@@ -24,19 +23,14 @@ from tests.support import factories
 from tests.support.credentials import MALFORMED
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
+from tests.support.governance import ask_service, caller, make_member, missing, send, stamp
 from tests.support.inference.site import TENANT_SECRET, Site
 from tests.support.simulator.server import Simulator
 
 ROUTE = "/api/v1/byok"
 SECRET = "test-credential-0123456789"
 NEW = "another-canary-8f14e45fceea1234"
-NO_CREDENTIAL = {
-    "error": {
-        "code": 404,
-        "message": "The BYOK credential does not exist.",
-        "metadata": {"error_type": "not_found"},
-    }
-}
+NO_CREDENTIAL = missing("BYOK credential")
 MEMBER = "5b1e6f1e-7c39-4f5e-9d0a-6a2b8c4d1e3f"
 FULL: dict[str, Any] = {
     "name": "Production",
@@ -57,22 +51,15 @@ CLEARED = (
 
 
 @pytest.fixture
-def provider(db: None) -> Provider:
-    return factories.make_provider("acme", name="Acme AI")
-
-
-@pytest.fixture
 def credential(tenant: Tenant, provider: Provider) -> ByokCredential:
-    Member.objects.create(pk=MEMBER, organization=tenant.organization, email="a@example.com")
+    make_member(tenant.organization, pk=MEMBER)
     return factories.make_credential(
         tenant, provider, **FULL, allowed_api_key_hashes=[digest_api_key(tenant.api_key)]
     )
 
 
 def patch(client: APIClient, credential: ByokCredential, body: Any) -> Any:
-    return client.generic(
-        "PATCH", f"{ROUTE}/{credential.pk}", json.dumps(body), content_type="application/json"
-    )
+    return send(client, "PATCH", f"byok/{credential.pk}", body)
 
 
 def shown(credential: ByokCredential) -> dict[str, Any]:
@@ -83,7 +70,7 @@ def shown(credential: ByokCredential) -> dict[str, Any]:
         "workspace_id": str(credential.workspace_id),
         **{name: getattr(credential, name) for name in (*FULL, "label", "sort_order")},
         "allowed_api_key_hashes": credential.allowed_api_key_hashes,
-        "created_at": credential.created_at.isoformat().replace("+00:00", "Z"),
+        "created_at": stamp(credential.created_at),
         "health": {"state": "working", "since": None, "upstream_status": None},
     }
 
@@ -109,12 +96,8 @@ def test_foreign_deleted_and_unknown_credentials_are_not_found(
     before = snapshots.everything()
     wanted = (foreign.pk, gone.pk, uuid4(), mine.pk.hex, f"{mine.pk}%0A", f"{{{mine.pk}}}", "x")
     for wanted_id in (*wanted, "%00"):
-        path = f"{ROUTE}/{wanted_id}"
-        for response in (
-            management.get(path),
-            management.generic("PATCH", path, '{"name": "x"}', content_type="application/json"),
-            management.delete(path),
-        ):
+        for method, body in (("GET", None), ("PATCH", {"name": "x"}), ("DELETE", None)):
+            response = send(management, method, f"byok/{wanted_id}", body)
             assert (wanted_id, response.status_code) == (wanted_id, 404)
             assert response.json() == NO_CREDENTIAL
     assert snapshots.everything() == before
@@ -127,21 +110,18 @@ def test_foreign_deleted_and_unknown_credentials_are_not_found(
         ({"allowed_hosts": None, "key": SECRET}, {"allowed_hosts": None}),
         ({"allowed_hosts": ["127.0.0.1"], "key": SECRET}, {"allowed_hosts": ["127.0.0.1"]}),
         *(
-            ({name: value}, {name: value})
-            for name, value in {
-                "name": "new",
-                "disabled": False,
-                "is_required": False,
-                "is_byok_only": False,
-                "allowed_models": ["a", "b"],
-                "allowed_user_ids": [],
-                "declared_region": "us",
-                "declared_zdr": False,
-            }.items()
-        ),
-        (
-            {"is_byok_only": False, "is_fallback": True},
-            {"is_byok_only": False, "is_fallback": True},
+            (fields, fields)
+            for fields in (
+                {"name": "new"},
+                {"disabled": False},
+                {"is_required": False},
+                {"is_byok_only": False},
+                {"allowed_models": ["a", "b"]},
+                {"allowed_user_ids": []},
+                {"declared_region": "us"},
+                {"declared_zdr": False},
+                {"is_byok_only": False, "is_fallback": True},
+            )
         ),
         ({**dict.fromkeys(CLEARED), "key": SECRET}, dict.fromkeys(CLEARED)),
     ],
@@ -312,11 +292,7 @@ def test_requests_never_use_a_deleted_credential(site: Site) -> None:
     site.settled()
     site.upstream.clear()
     credential = ByokCredential.objects.get()
-    answer = requests.delete(
-        f"{site.server}{ROUTE}/{credential.pk}",
-        headers={"Authorization": f"Bearer {site.tenant.management_key}"},
-        timeout=60,
-    )
+    answer = ask_service(site.server, site.tenant, "DELETE", f"byok/{credential.pk}")
     assert answer.json() == {"deleted": True}
     refused = site.chat()
     assert refused.status_code == 404
@@ -329,12 +305,7 @@ def test_the_next_request_uses_the_rotated_secret(site: Site) -> None:
     site.own()
     assert site.chat().status_code == 200
     credential = ByokCredential.objects.get()
-    requests.patch(
-        f"{site.server}{ROUTE}/{credential.pk}",
-        json={"key": NEW},
-        headers={"Authorization": f"Bearer {site.tenant.management_key}"},
-        timeout=60,
-    )
+    ask_service(site.server, site.tenant, "PATCH", f"byok/{credential.pk}", {"key": NEW})
     assert site.chat().status_code == 200
     assert [request.headers["authorization"] for request in site.dialled()] == [
         f"Bearer {TENANT_SECRET}",
@@ -342,25 +313,10 @@ def test_the_next_request_uses_the_rotated_secret(site: Site) -> None:
     ]
 
 
-def _caller(
-    server: str, tenant: Tenant, method: str, credential: ByokCredential, body: Any = None
-) -> Callable[[], int]:
-    def run() -> int:
-        return requests.request(
-            method,
-            f"{server}{ROUTE}/{credential.pk}",
-            json=body,
-            headers={"Authorization": f"Bearer {tenant.management_key}"},
-            timeout=30,
-        ).status_code
-
-    return run
-
-
 def test_concurrent_deletes_delete_once(server: str, together: Callable[..., list[Any]]) -> None:
     tenant = factories.make_tenant()
     credential = factories.make_credential(tenant, factories.make_provider("acme"))
-    delete = _caller(server, tenant, "DELETE", credential)
+    delete = caller(server, tenant, "DELETE", f"byok/{credential.pk}")
     assert Counter(together(*[delete] * 32)) == {200: 1, 404: 31}
 
 
@@ -369,8 +325,9 @@ def test_rotations_that_race_a_delete_never_restore_the_secret(
 ) -> None:
     tenant = factories.make_tenant()
     credential = factories.make_credential(tenant, factories.make_provider("acme"))
-    rotate = _caller(server, tenant, "PATCH", credential, {"key": NEW})
-    answers = together(*[rotate] * 31, _caller(server, tenant, "DELETE", credential))
+    path = f"byok/{credential.pk}"
+    rotate = caller(server, tenant, "PATCH", path, {"key": NEW})
+    answers = together(*[rotate] * 31, caller(server, tenant, "DELETE", path))
     assert answers[-1] == 200
     assert set(answers[:-1]) <= {200, 404}
     credential.refresh_from_db()
@@ -383,7 +340,7 @@ def test_concurrent_patches_never_set_both_exclusive_flags(
     tenant = factories.make_tenant()
     credential = factories.make_credential(tenant, factories.make_provider("acme"))
     calls = [
-        _caller(server, tenant, "PATCH", credential, {name: True})
+        caller(server, tenant, "PATCH", f"byok/{credential.pk}", {name: True})
         for name in ("is_fallback", "is_byok_only")
     ]
     assert Counter(together(*calls * 16)) == {200: 16, 400: 16}

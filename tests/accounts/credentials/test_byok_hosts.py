@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from config.credentials import Secret
 from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
+from tests.support.governance import send
 
 SECRET = "test-credential-0123456789"
 OTHER = "another-credential-0123456789"
@@ -25,12 +25,7 @@ def credential(tenant: Tenant) -> ByokCredential:
 
 
 def patch(client: APIClient, credential: ByokCredential, **body: Any) -> Any:
-    response = client.generic(
-        "PATCH",
-        f"/api/v1/byok/{credential.pk}",
-        json.dumps(body),
-        content_type="application/json",
-    )
+    response = send(client, "PATCH", f"byok/{credential.pk}", body)
     credential.refresh_from_db()
     return response
 

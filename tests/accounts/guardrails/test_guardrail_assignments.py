@@ -8,7 +8,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-import requests
 from rest_framework.test import APIClient
 
 from accounts.models import (
@@ -24,6 +23,8 @@ from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.governance import (
+    ask_service,
+    caller,
     make_guardrail,
     make_key,
     make_member,
@@ -126,10 +127,8 @@ def test_assignments_are_listed_for_one_guardrail_and_for_all(
     assert listed(management, f"assignments/{kind}") == {"data": own, "total_count": 3}
     of_first = f"{first.pk}/assignments/{kind}"
     assert listed(management, of_first) == {"data": own[:2], "total_count": 2}
-    assert listed(management, f"{of_first}?limit=1&offset=1") == {
-        "data": own[1:2],
-        "total_count": 2,
-    }
+    second_page = listed(management, f"{of_first}?limit=1&offset=1")
+    assert second_page == {"data": own[1:2], "total_count": 2}
     assert listed(management, f"assignments/{kind}?offset=3") == {"data": [], "total_count": 3}
     for path in (of_first, f"assignments/{kind}"):
         for query, field in (("limit=0", "limit"), ("limit=101", "limit"), ("offset=x", "offset")):
@@ -210,11 +209,8 @@ def test_a_guardrail_applies_to_the_key_and_to_every_key_of_the_member(tenant: T
     of_key = make_guardrail(tenant.workspace, ignored_providers=["globex"])
     of_member.assign_members([member], by="test")
     of_key.assign_keys([both], by="test")
-    assert [policy_of(key).ignore for key in (mine, both, nobodys)] == [
-        {"acme"},
-        {"acme", "globex"},
-        set(),
-    ]
+    ignored = [policy_of(key).ignore for key in (mine, both, nobodys)]
+    assert ignored == [{"acme"}, {"acme", "globex"}, set()]
     assert of_member.unassign_members([member]) == 1
     assert [policy_of(key).ignore for key in (mine, both)] == [set(), {"globex"}]
 
@@ -242,15 +238,9 @@ def test_concurrent_assignments_leave_one_guardrail(
     guardrails = [make_guardrail(tenant.workspace) for _ in range(8)]
 
     def assign(guardrail: Guardrail, verb: str = "") -> Callable[[], Any]:
-        def run() -> Any:
-            return requests.post(
-                f"{server}/api/v1/guardrails/{guardrail.pk}/assignments/{kind}{verb}",
-                json={FIELDS[kind]: [name_of(subject)]},
-                headers={"Authorization": f"Bearer {tenant.management_key}"},
-                timeout=30,
-            ).json()
-
-        return run
+        path = f"guardrails/{guardrail.pk}/assignments/{kind}{verb}"
+        body = {FIELDS[kind]: [name_of(subject)]}
+        return lambda: ask_service(server, tenant, "POST", path, body).json()
 
     answers = together(*(assign(guardrail) for guardrail in guardrails))
     assert answers == [{"assigned_count": 1}] * 8
@@ -269,19 +259,12 @@ def test_assignments_that_race_a_delete_leave_no_row(
 ) -> None:
     tenant = factories.make_tenant()
     subject: ApiKey | Member = make(tenant, kind)
-    headers = {"Authorization": f"Bearer {tenant.management_key}"}
+    body = {FIELDS[kind]: [name_of(subject)]}
     for _ in range(8):
-        url = f"{server}/api/v1/guardrails/{make_guardrail(tenant.workspace).pk}"
+        path = f"guardrails/{make_guardrail(tenant.workspace).pk}"
         assigned, deleted = together(
-            lambda url=url: (
-                requests.post(
-                    f"{url}/assignments/{kind}",
-                    json={FIELDS[kind]: [name_of(subject)]},
-                    headers=headers,
-                    timeout=30,
-                ).status_code
-            ),
-            lambda url=url: requests.delete(url, headers=headers, timeout=30).status_code,
+            caller(server, tenant, "POST", f"{path}/assignments/{kind}", body),
+            caller(server, tenant, "DELETE", path),
         )
         assert (assigned in (200, 404), deleted) == (True, 200)
         assert not rows(kind).exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -10,60 +9,36 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-import requests
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from accounts.models import ApiKey, ApiKeyNotFound, LimitReset, Workspace
+from accounts.models import ApiKey, ApiKeyNotFound, LimitReset
 from config.secrets import digest_api_key, is_well_formed
 from inference.models import Generation
 from tests.support import factories
 from tests.support.bulkheads.limits import NO_LIMITS
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
+from tests.support.governance import caller, make_key, make_workspace, missing, send, stamp
 
 ROUTE = "/api/v1/keys"
-UNUSED = {
-    f"{kind}{suffix}": 0.0
-    for kind in ("usage", "byok_usage")
-    for suffix in ("", "_daily", "_weekly", "_monthly")
-}
-NO_KEY = {
-    "error": {
-        "code": 404,
-        "message": "The API key does not exist.",
-        "metadata": {"error_type": "not_found"},
-    }
-}
-
-
-def send(client: APIClient, method: str, path: str, body: Any) -> Any:
-    # Sends text, so that numbers keep the digits that the test wrote.
-    text = body if isinstance(body, str) else json.dumps(body)
-    return client.generic(method, path, text, content_type="application/json")
+NO_KEY = missing("API key")
 
 
 def post(client: APIClient, body: Any) -> Any:
-    return send(client, "POST", ROUTE, body)
+    return send(client, "POST", "keys", body)
 
 
 def patch(client: APIClient, key: ApiKey, body: Any) -> Any:
-    return send(client, "PATCH", f"{ROUTE}/{key.digest}", body)
+    return send(client, "PATCH", f"keys/{key.digest}", body)
 
 
-def make_key(tenant: Tenant, name: str = "key", **fields: Any) -> ApiKey:
-    fields.setdefault("workspace", tenant.workspace)
-    key, _ = ApiKey.objects.create_key(name=name, **fields)
-    return key
-
-
-def make_workspace(tenant: Tenant, name: str = "Other") -> Workspace:
-    return Workspace.objects.create(organization=tenant.organization, name=name, slug=name.lower())
-
-
-def stamp(moment: datetime) -> str:
-    return moment.isoformat().replace("+00:00", "Z")
+def spent(usd: float, *, byok: float = 0.0) -> dict[str, float]:
+    """Returns the usage of a key that spent the same in each period."""
+    kinds = {"usage": usd, "byok_usage": byok}
+    ends = ("", "_daily", "_weekly", "_monthly")
+    return {f"{kind}{end}": value for kind, value in kinds.items() for end in ends}
 
 
 def shown(key: ApiKey, **changes: Any) -> dict[str, Any]:
@@ -82,7 +57,7 @@ def shown(key: ApiKey, **changes: Any) -> dict[str, Any]:
         "limit_reset": None,
         "include_byok_in_limit": False,
         "rate_limits": NO_LIMITS,
-        **UNUSED,
+        **spent(0.0),
         "expires_at": None,
         "last_used_at": None,
         "created_at": stamp(key.created_at),
@@ -108,7 +83,7 @@ def test_create_shows_the_key_once(management: APIClient, tenant: Tenant) -> Non
 
 
 def test_create_stores_every_field(management: APIClient, tenant: Tenant) -> None:
-    workspace = make_workspace(tenant)
+    workspace = make_workspace(tenant.organization)
     body = {
         "name": "n" * 255,
         "workspace_id": str(workspace.pk),
@@ -232,8 +207,7 @@ def test_create_and_list_and_move_refuse_a_foreign_workspace(
             management.get(f"{ROUTE}?workspace_id={workspace_id}"),
             patch(management, key, {"name": "new", "workspace_id": str(workspace_id)}),
         ):
-            assert response.status_code == 404
-            assert response.json()["error"]["message"] == "The workspace does not exist."
+            assert (response.status_code, response.json()) == (404, missing("workspace"))
     assert snapshots.everything() == before
 
 
@@ -243,14 +217,14 @@ def test_the_list_shows_the_inference_keys_of_the_default_workspace_latest_first
     first = ApiKey.objects.get(name="inference", organization=tenant.organization)
     second, third = make_key(tenant, "second"), make_key(tenant, "third")
     make_key(tenant, "manager", is_management=True)
-    make_key(tenant, "elsewhere", workspace=make_workspace(tenant))
+    make_key(tenant, "elsewhere", workspace=make_workspace(tenant.organization))
     make_key(factories.make_tenant("Other"), "foreign")
     assert management.get(ROUTE).json() == {"data": [shown(third), shown(second), shown(first)]}
 
 
 def test_the_list_filters(management: APIClient, tenant: Tenant) -> None:
     now = timezone.now()
-    workspace = make_workspace(tenant)
+    workspace = make_workspace(tenant.organization)
     ApiKey.objects.for_organization(tenant.organization.pk).for_inference().get().revoke()
     make_key(tenant, "plain")
     make_key(tenant, "disabled", disabled=True)
@@ -265,13 +239,8 @@ def test_the_list_filters(management: APIClient, tenant: Tenant) -> None:
     assert listed("") == ["later", "plain"]
     assert listed("include_disabled=true") == ["later", "disabled", "plain"]
     assert listed("include_expired=true") == ["later", "expired", "plain"]
-    assert listed("include_expired=true&include_disabled=true") == [
-        "later",
-        "both",
-        "expired",
-        "disabled",
-        "plain",
-    ]
+    every = ["later", "both", "expired", "disabled", "plain"]
+    assert listed("include_expired=true&include_disabled=true") == every
     assert listed("include_disabled=false&unknown=1") == ["later", "plain"]
     assert listed(f"workspace_id={workspace.pk}") == ["elsewhere"]
     assert listed(f"workspace_id={tenant.workspace.pk}") == ["later", "plain"]
@@ -354,7 +323,7 @@ def test_the_list_shows_the_usage_of_each_key(management: APIClient, tenant: Ten
             limit_remaining=-0.5,
             include_byok_in_limit=True,
             last_used_at=stamp(now),
-            **{name: 0.8 if name.startswith("usage") else 0.7 for name in UNUSED},
+            **spent(0.8, byok=0.7),
         ),
         shown(
             second,
@@ -362,17 +331,9 @@ def test_the_list_shows_the_usage_of_each_key(management: APIClient, tenant: Ten
             limit_remaining=0.75,
             limit_reset="daily",
             last_used_at=stamp(now),
-            **UNUSED
-            | {name: 0.25 for name in UNUSED if name.startswith("usage")}
-            | {"usage": 5.25},
+            **spent(0.25) | {"usage": 5.25},
         ),
-        shown(
-            first,
-            last_used_at=stamp(now),
-            **UNUSED
-            | {name: 1.0 for name in UNUSED if name.startswith("usage")}
-            | {"usage": 1.000000001},
-        ),
+        shown(first, last_used_at=stamp(now), **spent(1.0) | {"usage": 1.000000001}),
     ]
 
 
@@ -391,7 +352,9 @@ def test_the_list_makes_the_same_queries_for_1_key_and_for_50(
 
 def test_get_finds_a_disabled_and_expired_key(management: APIClient, tenant: Tenant) -> None:
     expires_at = timezone.now() - timedelta(days=1)
-    key = make_key(tenant, disabled=True, expires_at=expires_at, workspace=make_workspace(tenant))
+    key = make_key(
+        tenant, disabled=True, expires_at=expires_at, workspace=make_workspace(tenant.organization)
+    )
     assert management.get(f"{ROUTE}/{key.digest}").json() == {
         "data": shown(key, disabled=True, expires_at=stamp(expires_at))
     }
@@ -418,12 +381,9 @@ def test_foreign_management_deleted_and_unknown_keys_are_not_found(
     ]
     before = snapshots.everything()
     for digest in wanted:
-        path = f"{ROUTE}/{digest}"
-        for response in (
-            management.get(path),
-            send(management, "PATCH", path, {"disabled": True}),
-            management.delete(path),
-        ):
+        path = f"keys/{digest}"
+        for method, body in (("GET", None), ("PATCH", {"disabled": True}), ("DELETE", None)):
+            response = send(management, method, path, body)
             assert (digest, response.status_code, response.json()) == (digest, 404, NO_KEY)
     assert snapshots.everything() == before
 
@@ -433,9 +393,7 @@ def test_foreign_management_deleted_and_unknown_keys_are_not_found(
     [
         ({"name": "new"}, {"name": "new"}),
         ({"disabled": True}, {"disabled": True}),
-        ({"limit": 2}, {"limit": 2.0, "limit_remaining": 2.0}),
-        ({"limit": 0}, {"limit": 0.0, "limit_remaining": 0.0}),
-        ({"limit": None}, {"limit": None, "limit_remaining": None}),
+        *(({"limit": value}, {"limit": value, "limit_remaining": value}) for value in (2, 0, None)),
         ({"limit_reset": "monthly"}, {"limit_reset": "monthly"}),
         ({"limit_reset": None}, {"limit_reset": None}),
         ({"include_byok_in_limit": True}, {"include_byok_in_limit": True}),
@@ -460,7 +418,7 @@ def test_patch_moves_a_key_and_keeps_its_value(management: APIClient, tenant: Te
     secret = tenant.api_key
     key = ApiKey.objects.get(digest=digest_api_key(secret))
     factories.make_generation(tenant, cost_nano=10**9)
-    workspace = make_workspace(tenant)
+    workspace = make_workspace(tenant.organization)
     moved = patch(management, key, {"workspace_id": str(workspace.pk)}).json()["data"]
     assert (moved["workspace_id"], moved["usage"]) == (str(workspace.pk), 1.0)
     assert management.get(ROUTE).json() == {"data": []}
@@ -534,12 +492,8 @@ def test_a_credential_cannot_name_a_deleted_key(management: APIClient, tenant: T
     factories.make_provider("acme")
     key = make_key(tenant)
     key.revoke()
-    body = {
-        "provider": "acme",
-        "key": "secret-0123456789",
-        "allowed_api_key_hashes": [key.digest],
-    }
-    assert send(management, "POST", "/api/v1/byok", body).status_code == 400
+    body = {"provider": "acme", "key": "secret-0123456789", "allowed_api_key_hashes": [key.digest]}
+    assert send(management, "POST", "byok", body).status_code == 400
 
 
 def test_a_deleted_key_cannot_be_changed(tenant: Tenant) -> None:
@@ -616,11 +570,7 @@ def test_the_current_key_shows_its_limit_as_a_budget(tenant: Tenant) -> None:
     }
     assert data["budgets"] == [budget]
     assert data["effective_budget"] == budget
-    assert [data[name] for name in ("limit", "limit_remaining", "limit_reset")] == [
-        2.0,
-        1.25,
-        "monthly",
-    ]
+    assert (data["limit"], data["limit_remaining"], data["limit_reset"]) == (2.0, 1.25, "monthly")
     assert data["include_byok_in_limit"] is True
 
 
@@ -638,23 +588,10 @@ def test_a_limit_without_reset_counts_all_spend(tenant: Tenant) -> None:
     assert (budget["reset_interval"], budget["resets_at"]) == (None, None)
 
 
-def _caller(server: str, tenant: Tenant, method: str, key: ApiKey, body: Any = None) -> Any:
-    def run() -> int:
-        return requests.request(
-            method,
-            f"{server}{ROUTE}/{key.digest}",
-            json=body,
-            headers={"Authorization": f"Bearer {tenant.management_key}"},
-            timeout=30,
-        ).status_code
-
-    return run
-
-
 def test_concurrent_deletes_delete_once(server: str, together: Callable[..., list[Any]]) -> None:
     tenant = factories.make_tenant()
     key = make_key(tenant)
-    delete = _caller(server, tenant, "DELETE", key)
+    delete = caller(server, tenant, "DELETE", f"keys/{key.digest}")
     assert Counter(together(*[delete] * 32)) == {200: 1, 404: 31}
 
 
@@ -663,8 +600,9 @@ def test_patches_that_race_a_delete_never_restore_the_key(
 ) -> None:
     tenant = factories.make_tenant()
     key = make_key(tenant)
-    enable = _caller(server, tenant, "PATCH", key, {"disabled": False, "name": "new"})
-    answers = together(*[enable] * 31, _caller(server, tenant, "DELETE", key))
+    path = f"keys/{key.digest}"
+    enable = caller(server, tenant, "PATCH", path, {"disabled": False, "name": "new"})
+    answers = together(*[enable] * 31, caller(server, tenant, "DELETE", path))
     assert answers[-1] == 200
     assert set(answers[:-1]) <= {200, 404}
     key.refresh_from_db()
@@ -677,13 +615,14 @@ def test_concurrent_patches_of_different_fields_are_all_stored(
 ) -> None:
     tenant = factories.make_tenant()
     key = make_key(tenant)
-    bodies: list[dict[str, Any]] = [
+    bodies = [
         {"name": "new"},
         {"limit": 5},
         {"limit_reset": "daily"},
         {"include_byok_in_limit": True},
     ]
-    calls = [_caller(server, tenant, "PATCH", key, body) for body in bodies * 8]
+    path = f"keys/{key.digest}"
+    calls = [caller(server, tenant, "PATCH", path, body) for body in bodies * 8]
     assert Counter(together(*calls)) == {200: 32}
     key.refresh_from_db()
     assert (key.name, key.limit_nano, key.limit_reset, key.include_byok_in_limit) == (

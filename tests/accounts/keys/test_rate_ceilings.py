@@ -14,6 +14,8 @@ from accounts.models import LIMIT_NAMES, ApiKey, Ceilings, LimitOwner, RateLimit
 from config.models import AuditEntry
 from endusers.models import EndUser
 from tests.support import factories
+from tests.support.bulkheads.limits import patch_limits as patch
+from tests.support.bulkheads.limits import shown_limits as shown
 from tests.support.database import snapshots
 from tests.support.database.locks import waiting
 from tests.support.factories import Tenant
@@ -21,33 +23,9 @@ from tests.support.factories import Tenant
 NONE: dict[str, Any] = dict.fromkeys(LIMIT_NAMES)
 
 
-@pytest.fixture(params=["keys", "workspaces", "end-users"])
-def limited(request: pytest.FixtureRequest, tenant: Tenant) -> tuple[str, LimitOwner]:
-    """The path of a row that can have rate limits, and the owner of its limits."""
-    match request.param:
-        case "keys":
-            key = ApiKey.objects.get(name="inference")
-            return f"/api/v1/keys/{key.digest}", key.limit_owner
-        case "workspaces":
-            return f"/api/v1/workspaces/{tenant.workspace.slug}", tenant.workspace.limit_owner
-        case _:
-            end_user = EndUser.objects.register(
-                organization_id=tenant.organization.pk, user="customer-42"
-            )
-            return "/api/v1/end-users/customer-42", end_user.limit_owner
-
-
 def allow(owner: LimitOwner, *, model: str | None = None, **values: int) -> bool:
     """Sets ceilings as an operator does."""
     return RateLimit.objects.change(owner, Ceilings({**NONE, **values}, model=model))
-
-
-def patch(management: APIClient, path: str, limits: Any, **others: Any) -> Any:
-    return management.patch(path, {"rate_limits": limits, **others}, format="json")
-
-
-def shown(management: APIClient, path: str) -> Any:
-    return management.get(path).json()["data"]["rate_limits"]
 
 
 @pytest.mark.parametrize("name", LIMIT_NAMES)

@@ -13,35 +13,14 @@ from billing.models import Meter
 from config.api.errors import InvalidRequest
 from config.models import AuditEntry
 from tests.support import factories
+from tests.support.bulkheads.limits import patch_limits as patch
+from tests.support.bulkheads.limits import shown_limits as shown
 from tests.support.factories import Tenant
 
 NONE: dict[str, Any] = dict.fromkeys(
     ("requests_per_minute", "tokens_per_minute", "requests_per_day", "concurrent_requests")
 )
 EMPTY = {**NONE, "models": {}}
-
-
-@pytest.fixture(params=["keys", "workspaces", "end-users"])
-def route(request: pytest.FixtureRequest, management: APIClient, tenant: Tenant) -> str:
-    """The path of a row that can have rate limits."""
-    match request.param:
-        case "keys":
-            digest = ApiKey.objects.get(name="inference").digest
-            return f"/api/v1/keys/{digest}"
-        case "workspaces":
-            return f"/api/v1/workspaces/{tenant.workspace.slug}"
-        case _:
-            made = management.post("/api/v1/end-users", {"user": "customer-42"}, format="json")
-            assert made.status_code == 201
-            return "/api/v1/end-users/customer-42"
-
-
-def patch(management: APIClient, route: str, limits: Any) -> Any:
-    return management.patch(route, {"rate_limits": limits}, format="json")
-
-
-def shown(management: APIClient, route: str) -> Any:
-    return management.get(route).json()["data"]["rate_limits"]
 
 
 def test_limits_are_changed_member_by_member(management: APIClient, route: str) -> None:
@@ -53,12 +32,9 @@ def test_limits_are_changed_member_by_member(management: APIClient, route: str) 
     patch(management, route, {"models": {model.slug: {"concurrent_requests": 2}}})
     last = patch(management, route, {"tokens_per_minute": None, "requests_per_day": 500})
 
-    expected = {
-        **NONE,
-        "requests_per_minute": 10,
-        "requests_per_day": 500,
-        "models": {model.slug: {**NONE, "concurrent_requests": 2}},
-    }
+    of_model = {**NONE, "concurrent_requests": 2}
+    own = {"requests_per_minute": 10, "requests_per_day": 500}
+    expected = {**NONE, **own, "models": {model.slug: of_model}}
     assert last.json()["data"]["rate_limits"] == shown(management, route) == expected
     listed = management.get(route.rpartition("/")[0]).json()["data"]
     assert expected in [row["rate_limits"] for row in listed]
@@ -75,9 +51,8 @@ def test_limits_are_changed_member_by_member(management: APIClient, route: str) 
 
 
 def test_changes_are_audited(management: APIClient, route: str, tenant: Tenant) -> None:
-    patch(management, route, {"requests_per_minute": 10})
-    patch(management, route, {"requests_per_minute": 11})
-    patch(management, route, {"requests_per_minute": 11})
+    for limit in (10, 11, 11):
+        patch(management, route, {"requests_per_minute": limit})
     entries = AuditEntry.objects.filter(kind="accounts.ratelimit").order_by("pk")
     assert [entry.organization_id for entry in entries] == [tenant.organization.pk] * 2
     assert entries[1].before == {"requests_per_minute": 10}
@@ -87,11 +62,10 @@ def test_changes_are_audited(management: APIClient, route: str, tenant: Tenant) 
 @pytest.mark.parametrize(
     ("limits", "field"),
     [
-        ({"requests_per_minute": 0}, "requests_per_minute"),
-        ({"requests_per_minute": -1}, "requests_per_minute"),
-        ({"requests_per_minute": 1.5}, "requests_per_minute"),
-        ({"requests_per_minute": "10"}, "requests_per_minute"),
-        ({"requests_per_minute": True}, "requests_per_minute"),
+        *(
+            ({"requests_per_minute": value}, "requests_per_minute")
+            for value in (0, -1, 1.5, "10", True)
+        ),
         ({"tokens_per_minute": 10**12 + 1}, "tokens_per_minute"),
         ({"requests_per_hour": 1}, "requests_per_hour"),
         ({"models": []}, "models"),
@@ -122,21 +96,15 @@ def test_rows_can_be_created_with_limits(management: APIClient) -> None:
         assert made.status_code == 201
         assert made.json()["data"]["rate_limits"] == {**EMPTY, **limits}
     # A registration that exists keeps its limits.
-    again = management.post(
-        "/api/v1/end-users",
-        {"user": "customer-1", "rate_limits": {"requests_per_minute": 9}},
-        format="json",
-    )
-    assert again.status_code == 409
+    body = {"user": "customer-1", "rate_limits": {"requests_per_minute": 9}}
+    assert management.post("/api/v1/end-users", body, format="json").status_code == 409
     assert RateLimit.objects.get(end_user="customer-1").requests_per_minute == 5
 
 
 def test_an_end_user_is_limited_without_a_change_of_its_mark(management: APIClient) -> None:
     management.post("/api/v1/end-users", {"user": "customer-1"}, format="json")
     path = "/api/v1/end-users/customer-1"
-    management.patch(
-        path, {"is_active": False, "rate_limits": {"requests_per_day": 3}}, format="json"
-    )
+    patch(management, path, {"requests_per_day": 3}, is_active=False)
     patch(management, path, {"requests_per_minute": 2})
     data = management.get(path).json()["data"]
     assert data["is_active"] is False
@@ -160,11 +128,8 @@ def test_another_organization_sees_and_changes_nothing(route: str, management: A
 def test_a_revoked_key_and_a_closed_workspace_leave_no_limits(
     management: APIClient, tenant: Tenant
 ) -> None:
-    management.post(
-        "/api/v1/workspaces",
-        {"name": "Limited", "slug": "limited", "rate_limits": {"requests_per_minute": 5}},
-        format="json",
-    )
+    body = {"name": "Limited", "slug": "limited", "rate_limits": {"requests_per_minute": 5}}
+    management.post("/api/v1/workspaces", body, format="json")
     key = ApiKey.objects.get(name="inference")
     patch(management, f"/api/v1/keys/{key.digest}", {"requests_per_minute": 5})
     assert RateLimit.objects.count() == 2
@@ -178,10 +143,9 @@ def test_an_organization_has_a_bounded_number_of_limits(
 ) -> None:
     monkeypatch.setattr(limits_module, "MOST_ROWS", 2)
     key = ApiKey.objects.get(name="inference")
-    RateLimit.objects.change(key.limit_owner, {"requests_per_minute": 5})
-    RateLimit.objects.change(tenant.workspace.limit_owner, {"requests_per_minute": 5})
+    limits = {"requests_per_minute": 5}
+    RateLimit.objects.change(key.limit_owner, limits)
+    RateLimit.objects.change(tenant.workspace.limit_owner, limits)
     with pytest.raises(InvalidRequest, match="at most 2 rate limits"):
-        RateLimit.objects.change(
-            tenant.workspace.limit_owner, {"models": {"acme/falcon": {"requests_per_minute": 5}}}
-        )
+        RateLimit.objects.change(tenant.workspace.limit_owner, {"models": {"acme/falcon": limits}})
     assert RateLimit.objects.count() == 2

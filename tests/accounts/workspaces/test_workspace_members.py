@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
 import pytest
-import requests
 from django.utils import timezone
 from rest_framework.test import APIClient
 
@@ -18,6 +18,7 @@ from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.governance import (
+    ask_service,
     make_key,
     make_member,
     make_workspace,
@@ -43,14 +44,13 @@ def shown(place: WorkspaceMember) -> dict[str, Any]:
     }
 
 
-def add(client: APIClient, *members: Any) -> Any:
+def add(client: APIClient, *members: Any, verb: str = "add") -> Any:
     ids = {"user_ids": [str(getattr(member, "pk", member)) for member in members]}
-    return send(client, "POST", "workspaces/research/members/add", ids)
+    return send(client, "POST", f"workspaces/research/members/{verb}", ids)
 
 
 def remove(client: APIClient, *members: Any) -> Any:
-    ids = {"user_ids": [str(getattr(member, "pk", member)) for member in members]}
-    return send(client, "POST", "workspaces/research/members/remove", ids)
+    return add(client, *members, verb="remove")
 
 
 def test_members_are_added_with_their_role_and_counted_once(
@@ -214,14 +214,8 @@ def test_concurrent_additions_add_a_member_once(
     make_workspace(tenant.organization, slug="research")
     member = make_member(tenant.organization)
 
-    def run() -> int:
-        count: int = requests.post(
-            f"{server}/api/v1/workspaces/research/members/add",
-            json={"user_ids": [str(member.pk)]},
-            headers={"Authorization": f"Bearer {tenant.management_key}"},
-            timeout=30,
-        ).json()["added_count"]
-        return count
-
-    assert Counter(together(*[run] * 16)) == {1: 1, 0: 15}
+    ids = {"user_ids": [str(member.pk)]}
+    run = partial(ask_service, server, tenant, "POST", "workspaces/research/members/add", ids)
+    answers = together(*[run] * 16)
+    assert Counter(answer.json()["added_count"] for answer in answers) == {1: 1, 0: 15}
     assert WorkspaceMember.objects.get().member == member

@@ -1,4 +1,4 @@
-"""Rate limits in tests: sets them, and waits until a minute has begun."""
+"""Rate limits in tests: sets and shows them, and waits until a minute has begun."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import requests
 from django.db import connection
+from rest_framework.test import APIClient
 
 from accounts.models import LIMIT_NAMES, ApiKey, LimitOwner, RateLimit
 from tests.support.inference.site import Site
@@ -33,6 +34,15 @@ def limit(site: Site, scope: str, **limits: Any) -> LimitOwner:
     owner = owner_of(site, scope)
     RateLimit.objects.change(owner, limits)
     return owner
+
+
+def patch_limits(management: APIClient, path: str, limits: Any, **others: Any) -> Any:
+    """Changes the rate limits of the row at a path, and other fields of it."""
+    return management.patch(path, {"rate_limits": limits, **others}, format="json")
+
+
+def shown_limits(management: APIClient, path: str) -> Any:
+    return management.get(path).json()["data"]["rate_limits"]
 
 
 def is_early() -> bool:
