@@ -11,7 +11,6 @@ from django.contrib.auth.models import Permission, User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
-from django.urls import reverse
 
 from accounts.models import ApiKey, BudgetInterval
 from billing import grants, reviews
@@ -20,23 +19,24 @@ from billing.models import Account, GrantRequest, Transfer
 from config.api.errors import InvalidTransition
 from config.credentials import Secret
 from tests.support import factories
+from tests.support.console import SUBMIT, listing, messages_of, page
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.governance import make_guardrail
-
-SUBMIT = {"_form_submitted": "True"}
+from tests.support.operators.four_eyes import press
 
 
 def url(tenant: Tenant, verb: str = "change") -> str:
-    return reverse(f"admin:accounts_organization_{verb}", args=[tenant.organization.pk])
+    return page(tenant.organization, verb)
 
 
-def key_url(tenant: Tenant, name: str = "inference") -> str:
-    return reverse("admin:accounts_apikey_change", args=[ApiKey.objects.get(name=name).pk])
+def key_url(name: str = "inference") -> str:
+    return page(ApiKey.objects.get(name=name))
 
 
-def said(response: Any) -> list[str]:
-    return [str(message) for message in response.context["messages"]]
+def preview(operator: Client, **query: str) -> Any:
+    """Returns the preview on the page of the inference key."""
+    return operator.get(key_url(), query).context["preview"]
 
 
 def balance(tenant: Tenant) -> int:
@@ -87,10 +87,10 @@ def test_credits_are_granted_in_a_dialog(operator: Client, tenant: Tenant) -> No
     assert operator.get(url(tenant, "grant")).status_code == 200
     assert snapshots.everything() == before
 
-    form = {**SUBMIT, "amount": "0.000000001", "note": " for the\npilot "}
-    response = operator.post(url(tenant, "grant"), form, follow=True)
+    form = {"amount": "0.000000001", "note": " for the\npilot "}
+    response = press(operator, tenant.organization, "grant", **form)
 
-    assert said(response) == ["$0.000000001 granted to Acme."]
+    assert messages_of(response) == ["$0.000000001 granted to Acme."]
     assert balance(tenant) == 1_000 * 10**9 + 1
     transfer = Transfer.objects.latest("id")
     assert (transfer.kind, transfer.posted_nano, transfer.actor, transfer.note) == (
@@ -103,12 +103,7 @@ def test_credits_are_granted_in_a_dialog(operator: Client, tenant: Tenant) -> No
     "form",
     [
         {},
-        {"amount": "0"},
-        {"amount": "-1"},
-        {"amount": "1e400"},
-        {"amount": "nan"},
-        {"amount": "0.0000000001"},
-        {"amount": "1000000001"},
+        *({"amount": text} for text in ("0", "-1", "1e400", "nan", "0.0000000001", "1000000001")),
         {"amount": "1", "note": "a\x00b"},
         {"amount": "1", "note": "x" * 1_001},
     ],
@@ -139,14 +134,14 @@ def test_a_key_page_shows_policy_and_budgets(operator: Client, tenant: Tenant) -
     factories.make_generation(tenant, cost_nano=1_500_000_000)
     before = snapshots.everything()
 
-    preview = operator.get(key_url(tenant)).context["preview"]
+    found = preview(operator)
 
-    assert "acme" in preview["policy"]
-    assert "anthropic, google, openai, other, xai" in preview["policy"]
-    assert preview["budgets"].index("api key") < preview["budgets"].index("workspace")
+    assert "acme" in found["policy"]
+    assert "anthropic, google, openai, other, xai" in found["policy"]
+    assert found["budgets"].index("api key") < found["budgets"].index("workspace")
     for shown in ("$1.5", "$5", "$50"):
-        assert f">{shown}<" in preview["budgets"]
-    assert "candidates" not in preview
+        assert f">{shown}<" in found["budgets"]
+    assert "candidates" not in found
     assert snapshots.everything() == before
 
 
@@ -159,20 +154,18 @@ def test_a_key_page_previews_the_candidates_of_a_request(operator: Client, tenan
     alpha.set_credential(Secret("alpha-credential-0123456789"))
     before = snapshots.everything()
 
-    preview = operator.get(key_url(tenant), {"model": "acme/falcon"}).context["preview"]
+    found = preview(operator, model="acme/falcon")
 
-    assert "Alpha" in preview["candidates"]
-    assert "Beta" in preview["excluded"]
-    assert "no_credential" in preview["excluded"]
-    assert preview["budget"] == ""
+    assert "Alpha" in found["candidates"]
+    assert "Beta" in found["excluded"]
+    assert "no_credential" in found["excluded"]
+    assert found["budget"] == ""
     assert snapshots.everything() == before
 
 
 @pytest.mark.django_db(transaction=True)
 def test_a_key_page_shows_why_a_request_would_be_refused(operator: Client, tenant: Tenant) -> None:
-    preview = operator.get(key_url(tenant), {"model": "no/such"}).context["preview"]
-
-    assert "no/such" in preview["refusal"]
+    assert "no/such" in preview(operator, model="no/such")["refusal"]
 
 
 @pytest.mark.parametrize(
@@ -187,17 +180,16 @@ def test_a_key_page_previews_every_operation(
     provider = factories.make_provider("acme")
     model = factories.make_model("acme/falcon", output_modalities=outputs)
     factories.make_endpoint(model, provider)
-    query = {"model": "falcon", "operation": operation}
-    preview = operator.get(key_url(tenant), query).context["preview"]
-    assert "refusal" not in preview
-    assert preview["meaning"] == "'falcon' stands for acme/falcon (another spelling)."
+    found = preview(operator, model="falcon", operation=operation)
+    assert "refusal" not in found
+    assert found["meaning"] == "'falcon' stands for acme/falcon (another spelling)."
     # Nobody has a credential for the provider; nothing else is amiss.
-    assert "no_credential" in preview["excluded"]
-    assert "operation_not_supported" not in preview["excluded"]
+    assert "no_credential" in found["excluded"]
+    assert "operation_not_supported" not in found["excluded"]
 
 
 def test_a_management_key_has_no_preview(operator: Client, tenant: Tenant) -> None:
-    assert "preview" not in operator.get(key_url(tenant, "management")).context
+    assert "preview" not in operator.get(key_url("management")).context
 
 
 def test_pages_make_as_many_queries_for_10_keys_as_for_1(operator: Client, tenant: Tenant) -> None:
@@ -205,7 +197,7 @@ def test_pages_make_as_many_queries_for_10_keys_as_for_1(operator: Client, tenan
     for added in (1, 9):
         for number in range(added):
             ApiKey.objects.create_key(workspace=tenant.workspace, name=f"{added}-{number}")
-        for path in (url(tenant), key_url(tenant)):
+        for path in (url(tenant), key_url()):
             operator.get(path)
             with CaptureQueriesContext(connection) as queries:
                 operator.get(path)
@@ -214,17 +206,15 @@ def test_pages_make_as_many_queries_for_10_keys_as_for_1(operator: Client, tenan
     assert counts[:2] == counts[2:]
 
 
-def grant_url(verb: str) -> str:
-    return reverse(f"admin:billing_grantrequest_{verb}", args=[GrantRequest.objects.get().pk])
-
-
 @pytest.fixture
 def asked(settings: Any, operator: Client, tenant: Tenant) -> GrantRequest:
     """Returns an operator's request for a grant above the approval limit."""
     settings.GRANT_APPROVAL_NANO = 100 * 10**9
-    form = {**SUBMIT, "amount": "100.000000001", "note": "a pilot"}
-    response = operator.post(url(tenant, "grant"), form, follow=True)
-    assert said(response) == ["$100.000000001 for Acme waits for the approval of another operator."]
+    form = {"amount": "100.000000001", "note": "a pilot"}
+    response = press(operator, tenant.organization, "grant", **form)
+    assert messages_of(response) == [
+        "$100.000000001 for Acme waits for the approval of another operator."
+    ]
     return GrantRequest.objects.get()
 
 
@@ -249,14 +239,16 @@ def test_a_grant_above_the_limit_is_approved_by_another_operator(
 ) -> None:
     assert balance(tenant) == 1_000 * 10**9
     before = snapshots.everything()
-    own = operator.post(grant_url("approve"), SUBMIT, follow=True)
-    assert said(own) == ["Another operator than the one who asked for the grant must approve it."]
-    assert second.get(grant_url("approve")).status_code == 200
+    own = press(operator, asked, "approve")
+    assert messages_of(own) == [
+        "Another operator than the one who asked for the grant must approve it."
+    ]
+    assert second.get(page(asked, "approve")).status_code == 200
     assert snapshots.everything() == before
 
-    response = second.post(grant_url("approve"), SUBMIT, follow=True)
+    response = press(second, asked, "approve")
 
-    assert said(response) == ["$100.000000001 granted to Acme."]
+    assert messages_of(response) == ["$100.000000001 granted to Acme."]
     assert response.context["actions_detail"] == []
     assert balance(tenant) == 1_100 * 10**9 + 1
     asked.refresh_from_db()
@@ -271,16 +263,18 @@ def test_a_grant_above_the_limit_is_approved_by_another_operator(
 
     before = snapshots.everything()
     for verb in ("approve", "decline"):
-        again = second.post(grant_url(verb), SUBMIT, follow=True)
-        assert said(again) == ["The grant request is approved; this needs it to be requested."]
+        again = press(second, asked, verb)
+        assert messages_of(again) == [
+            "The grant request is approved; this needs it to be requested."
+        ]
     assert snapshots.everything() == before
 
 
 def test_the_operator_who_requested_a_grant_may_decline_it(
     operator: Client, tenant: Tenant, asked: GrantRequest
 ) -> None:
-    response = operator.post(grant_url("decline"), SUBMIT, follow=True)
-    assert said(response) == ["The grant is declined."]
+    response = press(operator, asked, "decline")
+    assert messages_of(response) == ["The grant is declined."]
     asked.refresh_from_db()
     assert (asked.status, asked.decided_by) == ("declined", "operator operator")
     assert balance(tenant) == 1_000 * 10**9
@@ -291,9 +285,9 @@ def test_a_viewer_cannot_approve_or_decline_a_grant(
     viewer: Client, asked: GrantRequest, verb: str
 ) -> None:
     before = snapshots.everything()
-    assert viewer.post(grant_url(verb), SUBMIT).status_code == 403
+    assert viewer.post(page(asked, verb), SUBMIT).status_code == 403
     assert snapshots.everything() == before
-    assert viewer.get(grant_url("change")).context["actions_detail"] == []
+    assert viewer.get(page(asked)).context["actions_detail"] == []
 
 
 @pytest.mark.django_db(transaction=True)
@@ -318,5 +312,4 @@ def test_concurrent_approvals_grant_once(settings: Any, together: Callable[..., 
 
 
 def test_the_list_of_grants_names_the_approval_setting(operator: Client) -> None:
-    page = operator.get(reverse("admin:billing_grantrequest_changelist"))
-    assert "GRANT_APPROVAL_LIMIT" in page.content.decode()
+    assert "GRANT_APPROVAL_LIMIT" in operator.get(listing(GrantRequest)).content.decode()

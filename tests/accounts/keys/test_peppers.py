@@ -24,6 +24,7 @@ from config.secrets import (
 )
 from tests.support import factories
 from tests.support.factories import Tenant
+from tests.support.governance import status_of
 from tests.support.inference.site import Site
 
 ROUTE = "/api/v1/keys"
@@ -37,7 +38,7 @@ def rotate(settings: Any, secret_key: str = "", *fallbacks: str, peppers: tuple[
 
 
 def is_accepted(key: str) -> bool:
-    return factories.client(key).get("/api/v1/key").status_code == 200
+    return status_of(key) == 200
 
 
 def peppers_of(key: ApiKey) -> set[str | None]:

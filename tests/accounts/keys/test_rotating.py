@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from django.db import close_old_connections, connection
 from rest_framework.test import APIClient
 
-from accounts.models import ApiKey, ByokCredential, Guardrail, KeyDigest, guardrails_of
+from accounts.models import ApiKey, ByokCredential, KeyDigest, guardrails_of
 from config.audit.entries import AuditEntry
 from config.clocks.clock import clock
 from config.secrets import KeyDigests, digest_api_key
@@ -21,16 +20,14 @@ from tests.support import factories
 from tests.support.broadcast.destinations import make_destination
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
+from tests.support.governance import make_guardrail, make_key, send, stamp, status_of, told
 
 WEEK = 604_800
 TAKEN = "The API key was rotated already: rotate or change the key that replaced it."
 
 
 def rotate(client: APIClient, digest: str, body: Any = None) -> Any:
-    text = body if isinstance(body, str) else json.dumps({} if body is None else body)
-    return client.generic(
-        "POST", f"/api/v1/keys/{digest}/rotate", text, content_type="application/json"
-    )
+    return send(client, "POST", f"keys/{digest}/rotate", body)
 
 
 def inference_key(tenant: Tenant) -> ApiKey:
@@ -38,21 +35,12 @@ def inference_key(tenant: Tenant) -> ApiKey:
     return found
 
 
-def status_of(secret: str) -> int:
-    return int(factories.client(secret).get("/api/v1/key").status_code)
-
-
-def message_of(response: Any) -> tuple[int, str]:
-    return response.status_code, response.json()["error"]["message"]
-
-
 def seconds_left(text: str) -> float:
     former = ApiKey.objects.exclude(successor=None).latest("expires_at")
     assert former.expires_at is not None
-    assert text == former.expires_at.isoformat().replace("+00:00", "Z")
-    return (
-        former.expires_at - ApiKey.objects.get(pk=former.successor_id).created_at
-    ).total_seconds()
+    assert text == stamp(former.expires_at)
+    made_at = ApiKey.objects.get(pk=former.successor_id).created_at
+    return (former.expires_at - made_at).total_seconds()
 
 
 def test_both_secrets_work_during_the_overlap(management: APIClient, tenant: Tenant) -> None:
@@ -84,8 +72,7 @@ def test_the_overlap_is_what_was_asked_for(
     management: APIClient, tenant: Tenant, overlap: int
 ) -> None:
     answer = rotate(management, inference_key(tenant).digest, {"overlap_seconds": overlap})
-    left = seconds_left(answer.json()["expires_at"])
-    assert left == overlap
+    assert seconds_left(answer.json()["expires_at"]) == overlap
     assert status_of(answer.json()["key"]) == 200
     if not overlap:
         assert status_of(tenant.api_key) == 401
@@ -94,13 +81,10 @@ def test_the_overlap_is_what_was_asked_for(
 @pytest.mark.parametrize(
     ("body", "field"),
     [
-        ({"overlap_seconds": -1}, "overlap_seconds"),
-        ({"overlap_seconds": WEEK + 1}, "overlap_seconds"),
-        ({"overlap_seconds": 10**30}, "overlap_seconds"),
-        ({"overlap_seconds": None}, "overlap_seconds"),
-        ({"overlap_seconds": "60"}, "overlap_seconds"),
-        ({"overlap_seconds": 1.5}, "overlap_seconds"),
-        ({"overlap_seconds": True}, "overlap_seconds"),
+        *(
+            ({"overlap_seconds": value}, "overlap_seconds")
+            for value in (-1, WEEK + 1, 10**30, None, "60", 1.5, True)
+        ),
         ({"overlap": 60}, "overlap"),
         ([], "object"),
         ("{", "JSON"),
@@ -110,7 +94,7 @@ def test_a_malformed_body_is_refused(
     management: APIClient, tenant: Tenant, body: Any, field: str
 ) -> None:
     before = snapshots.everything()
-    status, message = message_of(rotate(management, inference_key(tenant).digest, body))
+    status, message = told(rotate(management, inference_key(tenant).digest, body))
     assert status == 400
     assert field in message
     assert snapshots.everything() == before
@@ -121,7 +105,7 @@ def test_an_expiry_is_kept_and_never_later(management: APIClient, tenant: Tenant
     ends_at = clock.now() + timedelta(seconds=100)
     key.edit(expires_at=ends_at)
     body = rotate(management, key.digest, {"overlap_seconds": WEEK}).json()
-    text = ends_at.isoformat().replace("+00:00", "Z")
+    text = stamp(ends_at)
     assert (body["expires_at"], body["data"]["expires_at"]) == (text, text)
     # A shorter life of the key shortens that of the former secret, a longer one does not.
     present = ApiKey.objects.get(digest=body["data"]["hash"])
@@ -136,18 +120,16 @@ def test_a_key_that_cannot_be_rotated_is_refused_by_name(
 ) -> None:
     key = inference_key(tenant)
     rotate(management, key.digest)
-    revoked, _ = ApiKey.objects.create_key(workspace=tenant.workspace, name="revoked")
+    revoked = make_key(tenant, "revoked")
     revoked.revoke()
-    expired, _ = ApiKey.objects.create_key(
-        workspace=tenant.workspace, name="expired", expires_at=clock.now() - timedelta(seconds=1)
-    )
+    expired = make_key(tenant, "expired", expires_at=clock.now() - timedelta(seconds=1))
     before = snapshots.everything()
     for digest, message in (
         (key.digest, TAKEN),
         (revoked.digest, "The API key is revoked, so it cannot be rotated."),
         (expired.digest, "The API key has expired, so it cannot be rotated."),
     ):
-        assert message_of(rotate(management, digest)) == (409, message)
+        assert told(rotate(management, digest)) == (409, message)
     assert snapshots.everything() == before
 
 
@@ -211,7 +193,7 @@ def test_a_former_secret_follows_its_key_and_cannot_be_changed(
     body = rotate(management, key.digest).json()
     before = snapshots.everything()
     refused = management.patch(f"/api/v1/keys/{key.digest}", {"limit": 5}, format="json")
-    assert message_of(refused) == (409, TAKEN)
+    assert told(refused) == (409, TAKEN)
     assert snapshots.everything() == before
     path = f"/api/v1/keys/{body['data']['hash']}"
     changes = {"limit": 5, "disabled": True, "rate_limits": {"requests_per_minute": 3}}
@@ -237,11 +219,10 @@ def test_guardrail_and_lists_of_keys_apply_to_the_new_secret(
     management: APIClient, tenant: Tenant
 ) -> None:
     key = inference_key(tenant)
-    guardrail = Guardrail.objects.create_guardrail(workspace=tenant.workspace, name="Strict")
+    guardrail = make_guardrail(tenant.workspace)
     guardrail.assign_keys([key], by="test")
-    credential = factories.make_credential(tenant, factories.make_provider())
-    credential.allowed_api_key_hashes = [key.digest]
-    credential.save_fields("allowed_api_key_hashes")
+    provider = factories.make_provider()
+    factories.make_credential(tenant, provider, allowed_api_key_hashes=[key.digest])
     destination = make_destination(tenant.workspace, api_key_hashes=[key.digest])
     body = rotate(management, key.digest).json()
     both = [key.digest, body["data"]["hash"]]
@@ -250,14 +231,10 @@ def test_guardrail_and_lists_of_keys_apply_to_the_new_secret(
     assert destination.api_key_hashes == both
     found = ApiKey.objects.get(digest=body["data"]["hash"])
     assert guardrails_of(found).key == guardrail
-    rows = management.get(f"/api/v1/guardrails/{guardrail.pk}/assignments/keys").json()["data"]
+    path = f"guardrails/{guardrail.pk}/assignments/keys"
+    rows = management.get(f"/api/v1/{path}").json()["data"]
     assert [row["key_hash"] for row in rows] == [body["data"]["hash"]]
-    refused = management.post(
-        f"/api/v1/guardrails/{guardrail.pk}/assignments/keys",
-        {"key_hashes": [key.digest]},
-        format="json",
-    )
-    assert refused.status_code == 404
+    assert send(management, "POST", path, {"key_hashes": [key.digest]}).status_code == 404
 
 
 def test_one_of_several_rotations_wins(transactional_db: None) -> None:
@@ -301,13 +278,11 @@ def test_twenty_former_secrets_work_at_once(management: APIClient, tenant: Tenan
         key.refresh_from_db()
     before = snapshots.everything()
     refused = rotate(management, key.digest, {"overlap_seconds": 1})
-    assert message_of(refused) == (
-        422,
-        (
-            "former_secrets_reached: 20 former secrets of the API key still work. Delete one by "
-            "its hash, wait for its end, or rotate with overlap_seconds 0."
-        ),
+    message = (
+        "former_secrets_reached: 20 former secrets of the API key still work. Delete one by its "
+        "hash, wait for its end, or rotate with overlap_seconds 0."
     )
+    assert told(refused) == (422, message)
     assert refused.json()["error"]["metadata"]["error_type"] == "former_secrets_reached"
     assert snapshots.everything() == before
     assert rotate(management, key.digest, {"overlap_seconds": 0}).status_code == 201

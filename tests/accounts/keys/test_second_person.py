@@ -62,10 +62,8 @@ def test_a_management_key_waits_for_a_second_person_who_sees_it_once(
 
     [text] = messages_of(press(ann, made, "approve"))
     assert "Another operator" in text or "may not" in text
-    bob.post(
-        listing(ChangeSet),
-        {"action": "approve_selected", "_selected_action": made.pk, "confirmed": "yes"},
-    )
+    chosen = {"action": "approve_selected", "_selected_action": made.pk, "confirmed": "yes"}
+    bob.post(listing(ChangeSet), chosen)
     assert not ApiKey.objects.filter(name="issued").exists()
 
     shown = press(bob, made, "approve")
@@ -118,9 +116,7 @@ def world(tenant: Tenant) -> Tenant:
     make_guardrail(tenant.workspace)
     make_preset(tenant.workspace)
     make_destination(tenant.workspace)
-    ModelAlias.objects.create(
-        organization=tenant.organization, name="fast", targets=["acme/falcon"]
-    )
+    ModelAlias.objects.create(organization=tenant.organization, name="fast", targets=[model.slug])
     factories.make_draft(tenant, model, provider)
     return tenant
 

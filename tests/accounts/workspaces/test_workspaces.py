@@ -42,6 +42,7 @@ from tests.support.governance import (
     refused,
     send,
     stamp,
+    told,
 )
 
 FULL: dict[str, Any] = {
@@ -377,7 +378,7 @@ def test_delete_is_refused_while_the_workspace_has_an_active_key(
     before = snapshots.everything()
     for query in ("", "?confirm_default_workspace_deletion=true"):
         response = send(management, "DELETE", f"workspaces/research{query}")
-        assert (response.status_code, response.json()["error"]["message"]) == (
+        assert told(response) == (
             400,
             "The workspace has active API keys. Delete, disable or move them first.",
         )
