@@ -21,68 +21,19 @@ from tests.support import factories
 from tests.support.bulkheads.limits import NO_LIMITS
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
+from tests.support.governance import refusal, stamp
 from tests.support.inference.site import Site
 
 ROUTES = ["/api/v1/end-users", "/api/v1/external-users"]
-NOT_REGISTERED = {
-    "error": {
-        "code": 404,
-        "message": "This user is not registered.",
-        "metadata": {"error_type": "not_found"},
-    }
-}
+NOT_REGISTERED = refusal(404, "not_found", "This user is not registered.")
 
 # Strings with characters that have a meaning in a path.
 AWKWARD = [
-    "customer-42",
-    "two words",
-    "a/b",
-    "a//b",
-    "/",
-    "/leading",
-    "trailing/",
-    "%2F",
-    "%252F",
-    "%25",
-    "%",
-    "100%",
-    "a%20b",
-    "+",
-    "a+b",
-    ";",
-    "a;b=c",
-    "?",
-    "a?b=c&d",
-    "#",
-    "a#b",
-    "&",
-    "=",
-    ":",
-    "@",
-    "\\",
-    "a\\b",
-    "😀",
-    "用户",
-    "é",
-    "e\u0301",
-    "\u200b",
-    "\u2028",
-    "\ufffd",
-    "'\"`<>{}|^",
-    "...",
-    ".a",
-    "a.",
-    "a/.",
-    "a/..",
-    "a/../b",
-    "./a",
-    "~",
-    "null",
-    "*",
-    "$",
-    "x" * 256,
-    "😀" * 256,
-]
+    "customer-42", "two words", "a/b", "a//b", "/", "/leading", "trailing/", "%2F", "%252F", "%25",
+    "%", "100%", "a%20b", "+", "a+b", ";", "a;b=c", "?", "a?b=c&d", "#", "a#b", "&", "=", ":", "@",
+    "\\", "a\\b", "😀", "用户", "é", "e\u0301", "\u200b", "\u2028", "\ufffd", "'\"`<>{}|^", "...",
+    ".a", "a.", "a/.", "a/..", "a/../b", "./a", "~", "null", "*", "$", "x" * 256, "😀" * 256,
+]  # fmt: skip
 SPACED = [" ", "  both  ", " leading", "trailing ", "\u00a0", "\u3000x"]
 CONTROLS = ["a\nb", "a\tb", "a\r\nb", "a\x7fb", "a\x85b", "a\x01b"]
 
@@ -110,8 +61,8 @@ def shown(end_user: EndUser) -> dict[str, Any]:
         "user": end_user.user,
         "is_active": end_user.is_active,
         "rate_limits": NO_LIMITS,
-        "created_at": end_user.created_at.isoformat().replace("+00:00", "Z"),
-        "updated_at": end_user.updated_at.isoformat().replace("+00:00", "Z"),
+        "created_at": stamp(end_user.created_at),
+        "updated_at": stamp(end_user.updated_at),
     }
 
 
@@ -129,12 +80,8 @@ def call(
     """Sends the path unchanged; other clients would resolve its dots."""
     connection = http.client.HTTPConnection(urlsplit(server).netloc, timeout=60)
     try:
-        connection.request(
-            method,
-            path,
-            None if body is None else json.dumps(body),
-            {"Authorization": f"Bearer {key}", "Content-Type": "application/json"},
-        )
+        headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+        connection.request(method, path, None if body is None else json.dumps(body), headers)
         response = connection.getresponse()
         return response.status, response.read(), dict(response.headers)
     finally:
@@ -147,10 +94,8 @@ def test_the_list_shows_active_registrations_in_creation_order(
     first, second = register(tenant, "b", "a")
     register(tenant, "gone", is_active=False)
     register(factories.make_tenant("Other"), "foreign")
-    assert management.get(route).json() == {
-        "data": [shown(first), shown(second)],
-        "total_count": 2,
-    }
+    listed = management.get(route).json()
+    assert listed == {"data": [shown(first), shown(second)], "total_count": 2}
 
 
 def test_the_list_is_empty_without_registrations(management: APIClient, route: str) -> None:
@@ -213,9 +158,8 @@ def test_the_list_is_paged(management: APIClient, tenant: Tenant, route: str) ->
         EndUser(organization=tenant.organization, user=f"user-{number:03}") for number in range(101)
     )
     for number, end_user in enumerate(EndUser.objects.order_by("user")):
-        EndUser.objects.filter(pk=end_user.pk).update(
-            created_at=start + timedelta(microseconds=number)
-        )
+        created_at = start + timedelta(microseconds=number)
+        EndUser.objects.filter(pk=end_user.pk).update(created_at=created_at)
 
     def page(query: str) -> list[int]:
         answer = management.get(f"{route}?{query}").json()
@@ -305,9 +249,8 @@ def test_every_string_can_be_addressed_over_a_real_connection(server: str) -> No
             assert (status, json.loads(body)["data"]["user"]) == (200, user)
         status, body, headers = call(server, key, "DELETE", path)
         assert (status, body, headers.get("Content-Type")) == (204, b"", None)
-        assert list(EndUser.objects.filter(is_active=False).values_list("user", flat=True)) == [
-            user
-        ]
+        inactive = EndUser.objects.filter(is_active=False).values_list("user", flat=True)
+        assert list(inactive) == [user]
         status, body, _ = call(server, key, "PATCH", path, {"is_active": True})
         assert (status, json.loads(body)["data"]["user"]) == (200, user)
     assert EndUser.objects.filter(is_active=False).count() == 0
@@ -492,11 +435,8 @@ def test_both_routes_share_their_rows(management: APIClient) -> None:
 
 def test_transitions_return_whether_they_changed_the_row(tenant: Tenant) -> None:
     [end_user] = register(tenant, "a")
-    assert [end_user.activate(), end_user.deactivate(), end_user.deactivate()] == [
-        False,
-        True,
-        False,
-    ]
+    changes = [end_user.activate(), end_user.deactivate(), end_user.deactivate()]
+    assert changes == [False, True, False]
     stale = EndUser.objects.get()
     end_user.activate()
     assert stale.is_active is False

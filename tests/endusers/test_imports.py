@@ -51,6 +51,11 @@ def load(tenant: Tenant, data: bytes, *, as_csv: bool | None = None, **options: 
     )
 
 
+def exported(tenant: Tenant, *, as_csv: bool) -> bytes:
+    rows = imports.export(tenant.organization.pk, as_csv=as_csv)
+    return b"".join([imports.CSV_HEADER * as_csv, *rows])
+
+
 def counts(report: Report) -> tuple[int, int, int]:
     assert set(report.created) == set(report.updated) == set(report.unchanged) == {"end_users"}
     kind = "end_users"
@@ -160,28 +165,16 @@ NOT_PLAIN = (
 )
 CSV_FAULTS: list[tuple[bytes, list[str]]] = [
     (b"user,is_active\nalice,true\n,true\n", ["line 3: user must not be empty"]),
-    (b"user,is_active\nalice,yes\n", ["line 2: is_active must be true, false or empty"]),
-    (b"user,is_active\nalice,1\n", ["line 2: is_active must be true, false or empty"]),
-    (b"user,is_active\nalice, true\n", ["line 2: is_active must be true, false or empty"]),
+    *(
+        (b"user,is_active\nalice,%s\n" % flag, ["line 2: is_active must be true, false or empty"])
+        for flag in (b"yes", b"1", b" true")
+    ),
     (b"user,is_active\nalice\n", ["line 2: the line has 1 cells, but the header has 2"]),
     (b"user\nalice,true\n", ["line 2: the line has 2 cells, but the header has 1"]),
-    (
-        b"user\n" + b"x" * 513 + b"\n",
-        ["line 2: user must not be longer than 256 characters"],
-    ),
+    (b"user\n" + b"x" * 513 + b"\n", ["line 2: user must not be longer than 256 characters"]),
     (b"user\na\x00b\n", ["line 2: user must not contain NUL or lone surrogates"]),
-    (
-        b"user\n" + f" {LONG}\n".encode(),
-        [
-            f"line 2: {NOT_PLAIN}",
-        ],
-    ),
-    (
-        b'user\n"alice\n"\n',
-        [
-            f"line 2: {NOT_PLAIN}",
-        ],
-    ),
+    (b"user\n" + f" {LONG}\n".encode(), [f"line 2: {NOT_PLAIN}"]),
+    (b'user\n"alice\n"\n', [f"line 2: {NOT_PLAIN}"]),
     (b"user\nalice\nbob\nalice\n", ["line 4: the same user as line 2"]),
     (
         b"user\nalice\n'=1\n=1\nalice\n",
@@ -189,35 +182,26 @@ CSV_FAULTS: list[tuple[bytes, list[str]]] = [
     ),
     (
         b'user\n"a\nb"\n\nc\n"a\nb"\n',
-        [
-            "line 6: the same user as line 2",
-            f"line 2: {NOT_PLAIN}",
-            f"line 6: {NOT_PLAIN}",
-        ],
+        ["line 6: the same user as line 2", f"line 2: {NOT_PLAIN}", f"line 6: {NOT_PLAIN}"],
     ),
 ]
 STOPPED = "; what follows was not read"
+NOT_CSV = "not CSV: a quotation mark or a line end is out of place"
 CSV_ENDS: list[tuple[bytes, str]] = [
-    (b"", "line 1: the header must be user or user,is_active"),
-    (b"\n", "line 1: the header must be user or user,is_active"),
-    (b"name\nalice\n", "line 1: the header must be user or user,is_active"),
-    (b"is_active,user\n", "line 1: the header must be user or user,is_active"),
-    (b"user,is_active,more\n", "line 1: the header must be user or user,is_active"),
-    (b"User\n", "line 1: the header must be user or user,is_active"),
+    *(
+        (data, "line 1: the header must be user or user,is_active")
+        for data in (
+            b"", b"\n", b"name\nalice\n", b"is_active,user\n", b"user,is_active,more\n", b"User\n",
+        )
+    ),
     (b"user\nalice\n\xff\n", "line 3: not UTF-8"),
     (b"user\n\xe9\n", "line 2: not UTF-8"),
     ("user\nalice\n".encode("utf-16"), "line 1: not UTF-8"),
     (b"user\n" + b"x" * (MAX_LINE + 1), "line 2: longer than 65536 bytes"),
-    (
-        b'user\nalice\n"bob\ncarol\n',
-        "line 3: not CSV: a quotation mark or a line end is out of place",
-    ),
-    (b'user\n"al"ice\n', "line 2: not CSV: a quotation mark or a line end is out of place"),
-    (
-        b"user\nalice\rbob\n",
-        "line 2: not CSV: a quotation mark or a line end is out of place",
-    ),
-]
+    (b'user\nalice\n"bob\ncarol\n', f"line 3: {NOT_CSV}"),
+    (b'user\n"al"ice\n', f"line 2: {NOT_CSV}"),
+    (b"user\nalice\rbob\n", f"line 2: {NOT_CSV}"),
+]  # fmt: skip
 JSON_FAULTS: list[tuple[bytes, str]] = [
     (b'{"user": ""}', "user must not be empty"),
     (b'{"user": 5}', "Expected `str`, got `int` - at `$.user`"),
@@ -295,9 +279,7 @@ def test_an_export_is_imported_unchanged(tenant: Tenant, as_csv: bool) -> None:
     users = [EndUser(organization=tenant.organization, user=user) for user in STRANGE]
     users[0].is_active = False
     EndUser.objects.bulk_create(users)
-    data = b"".join(
-        [imports.CSV_HEADER * as_csv, *imports.export(tenant.organization.pk, as_csv=as_csv)]
-    )
+    data = exported(tenant, as_csv=as_csv)
     before = snapshots.everything()
     assert counts(load(tenant, data)) == (0, 0, len(STRANGE))
     assert snapshots.everything() == before
@@ -311,9 +293,7 @@ def test_an_import_creates_no_user_that_end_users_refuses(
     other = factories.make_tenant("Other")
     for name in ("alice", user):
         EndUser.objects.register(organization_id=other.organization.pk, user=name)
-    data = b"".join(
-        [imports.CSV_HEADER * as_csv, *imports.export(other.organization.pk, as_csv=as_csv)]
-    )
+    data = exported(other, as_csv=as_csv)
     assert refusal(tenant, data, as_csv=as_csv) == [f"line {2 + as_csv}: {NOT_PLAIN}"]
     assert counts(load(other, data)) == (0, 0, 2)
     assert counts(load(other, data.replace(b"true", b"false"))) == (0, 2, 0)
@@ -329,9 +309,8 @@ def test_strings_of_both_routes_survive_export_and_import(tenant: Tenant) -> Non
         ("/api/v1/external-users", "line\nbreak"),
     ):
         assert client.post(route, {"user": user}, format="json").status_code == 201
-    for as_csv, header in ((True, imports.CSV_HEADER), (False, b"")):
-        rows = list(imports.export(tenant.organization.pk, as_csv=as_csv))
-        assert counts(load(tenant, header + b"".join(rows))) == (0, 0, 4)
+    for as_csv in (True, False):
+        assert counts(load(tenant, exported(tenant, as_csv=as_csv))) == (0, 0, 4)
 
 
 def test_an_export_lists_the_oldest_first(tenant: Tenant) -> None:
@@ -434,32 +413,32 @@ def test_a_plan_is_printed_after_its_transaction(
     assert set(err.waited_for) == {False}
 
 
-def run(*arguments: str) -> tuple[str, str]:
+def run(*arguments: str, command: str = "import_end_users") -> tuple[str, str]:
     out, err = io.StringIO(), io.StringIO()
-    call_command("import_end_users", *arguments, stdout=out, stderr=err)
+    call_command(command, *arguments, stdout=out, stderr=err)
     return out.getvalue(), err.getvalue()
+
+
+def export(*arguments: str) -> tuple[str, str]:
+    return run(*arguments, command="export_end_users")
+
+
+def printed(created: int, updated: int, unchanged: int) -> dict[str, Any]:
+    """Returns the counts that the command prints as JSON."""
+    numbers = {"created": created, "updated": updated, "unchanged": unchanged}
+    return {name: {"end_users": number} for name, number in numbers.items()}
 
 
 def test_the_command_prints_one_json_object(tenant: Tenant, tmp_path: Path) -> None:
     key = str(tenant.organization.pk)
     file = tmp_path / "users.csv"
     file.write_bytes(CSV)
-    dry = {
-        "created": {"end_users": 3},
-        "updated": {"end_users": 0},
-        "unchanged": {"end_users": 0},
-        "dry_run": True,
-    }
+    dry = {**printed(3, 0, 0), "dry_run": True}
     assert json.loads(run(key, str(file), "--dry-run", "--json")[0]) == dry
     assert stored(tenant) == []
     assert json.loads(run(key, str(file), "--json")[0]) == dry | {"dry_run": False}
     out, err = run(key, str(file), "--json")
-    assert json.loads(out) == {
-        "created": {"end_users": 0},
-        "updated": {"end_users": 0},
-        "unchanged": {"end_users": 3},
-        "dry_run": False,
-    }
+    assert json.loads(out) == {**printed(0, 0, 3), "dry_run": False}
     assert (out.count("\n"), err) == (1, "")
 
 
@@ -471,9 +450,7 @@ def test_the_command_lists_its_plan_and_changes_nothing(tenant: Tenant, tmp_path
     before = snapshots.everything()
     report = json.loads(run(key, str(file), "--plan", "--json")[0])
     assert report == {
-        "created": {"end_users": 1},
-        "updated": {"end_users": 1},
-        "unchanged": {"end_users": 1},
+        **printed(1, 1, 1),
         "dry_run": True,
         "plan": [
             {
@@ -544,12 +521,6 @@ def test_the_command_refuses_with_code_1(tenant: Tenant, tmp_path: Path) -> None
             run(organization, name, "--json")
         assert (caught.value.returncode, str(caught.value)) == (1, message)
     assert snapshots.everything() == before
-
-
-def export(*arguments: str) -> tuple[str, str]:
-    out, err = io.StringIO(), io.StringIO()
-    call_command("export_end_users", *arguments, stdout=out, stderr=err)
-    return out.getvalue(), err.getvalue()
 
 
 def test_the_import_command_reads_the_output_of_the_export_command(

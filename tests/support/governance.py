@@ -82,15 +82,14 @@ def stamp(moment: datetime) -> str:
     return moment.isoformat().replace("+00:00", "Z")
 
 
+def refusal(code: int, error_type: str, message: str) -> dict[str, Any]:
+    """Returns the body of an error that has no further facts."""
+    return {"error": {"code": code, "message": message, "metadata": {"error_type": error_type}}}
+
+
 def missing(what: str) -> dict[str, Any]:
     """Returns the error for an object that does not exist or belongs to another organization."""
-    return {
-        "error": {
-            "code": 404,
-            "message": f"The {what} does not exist.",
-            "metadata": {"error_type": "not_found"},
-        }
-    }
+    return refusal(404, "not_found", f"The {what} does not exist.")
 
 
 def told(response: Any) -> tuple[int, str]:
