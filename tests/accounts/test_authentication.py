@@ -21,15 +21,9 @@ MISSING = "Authentication is missing or invalid. Send 'Authorization: Bearer <AP
 INVALID = "The API key is not valid."
 # Headers that hold one text behind the scheme, which is no key.
 WELL_FORMED = (
-    'Bearer "{key}"',
-    "Bearer null",
-    "Bearer undefined",
-    "Bearer sk-cw-",
-    "Bearer {upper}",
-    "Bearer {typo}",
-    "Bearer {cut}",
-    "Bearer {other_prefix}",
-)
+    'Bearer "{key}"', "Bearer null", "Bearer undefined", "Bearer sk-cw-", "Bearer {upper}",
+    "Bearer {typo}", "Bearer {cut}", "Bearer {other_prefix}",
+)  # fmt: skip
 
 
 def refusal(message: str) -> dict[str, object]:

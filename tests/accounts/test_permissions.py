@@ -37,18 +37,12 @@ from tests.support.simulator.server import Simulator
 PUBLIC = {"GET /api/v1/openapi.json"}
 # Routes that answer without a key but refuse an invalid key.
 OPEN = {
-    "GET /api/v1/embeddings/models",
-    "GET /api/v1/endpoints/zdr",
-    "GET /api/v1/images/models",
-    "GET /api/v1/images/models/{author}/{slug}/endpoints",
-    "GET /api/v1/model/{author}/{slug}",
-    "GET /api/v1/models",
-    "GET /api/v1/models/count",
-    "GET /api/v1/models/{author}/{slug}",
-    "GET /api/v1/models/{author}/{slug}/endpoints",
-    "GET /api/v1/models/{name}",
+    "GET /api/v1/embeddings/models", "GET /api/v1/endpoints/zdr", "GET /api/v1/images/models",
+    "GET /api/v1/images/models/{author}/{slug}/endpoints", "GET /api/v1/model/{author}/{slug}",
+    "GET /api/v1/models", "GET /api/v1/models/count", "GET /api/v1/models/{author}/{slug}",
+    "GET /api/v1/models/{author}/{slug}/endpoints", "GET /api/v1/models/{name}",
     "GET /api/v1/providers",
-}
+}  # fmt: skip
 ADMITTED = "admitted"
 
 

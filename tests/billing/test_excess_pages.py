@@ -79,18 +79,14 @@ def test_an_operator_decides_once_in_a_dialog(
     assert excess.decided_by == "operator operator"
     [transfer] = Transfer.objects.filter(reference=excess.reference)
     assert (transfer.kind, transfer.posted_nano, transfer.note) == (
-        kind,
-        9_000_000_000,
-        "the upstream lies",
-    )
+        kind, 9_000_000_000, "the upstream lies",
+    )  # fmt: skip
     account = Account.objects.get(organization=tenant.organization, kind="credits")
     assert account.available == left * 10**9
     [entry] = AuditEntry.objects.filter(kind="billing.excess")
     assert (entry.actor, entry.before["status"], entry.after["status"]) == (  # type: ignore[index]
-        "operator operator",
-        "under_review",
-        status,
-    )
+        "operator operator", "under_review", status,
+    )  # fmt: skip
     assert find_differences() == []
 
 

@@ -85,13 +85,10 @@ def test_refund_gives_back_once_what_was_paid(tenant: Tenant) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        "amount_nano = 1",
-        "note = 'other'",
-        "status = 'voided', posted_nano = NULL",
-        "status = 'pending', posted_nano = NULL, ended_at = NULL",
-        "reference = 'gen-1'",
+        "amount_nano = 1", "note = 'other'", "status = 'voided', posted_nano = NULL",
+        "status = 'pending', posted_nano = NULL, ended_at = NULL", "reference = 'gen-1'",
     ],
-)
+)  # fmt: skip
 def test_database_refuses_to_change_or_delete_a_posted_transfer(poor: Tenant, change: str) -> None:
     transfer = ledger.grant(poor.organization.pk, 5, actor="ops")
     with (

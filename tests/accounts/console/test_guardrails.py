@@ -51,10 +51,8 @@ def test_add_guardrail_and_change_it(operator: Client, tenant: Tenant) -> None:
     operator.post(listing(Guardrail, "add"), form)
     guardrail = Guardrail.objects.get()
     assert (guardrail.organization, guardrail.workspace, guardrail.name) == (
-        tenant.organization,
-        tenant.workspace,
-        "Strict",
-    )
+        tenant.organization, tenant.workspace, "Strict",
+    )  # fmt: skip
     assert (guardrail.allowed_models, guardrail.allowed_data_regions, guardrail.limit_nano) == (
         ["acme/falcon-2026-01-01"],
         ["us", "europe"],

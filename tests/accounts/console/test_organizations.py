@@ -18,10 +18,8 @@ def test_add_organization_creates_its_default_workspace(operator: Client) -> Non
 
     organization = Organization.objects.get()
     assert (organization.name, organization.slug, organization.endpoint_limit) == (
-        "Globex",
-        "globex",
-        5,
-    )
+        "Globex", "globex", 5,
+    )  # fmt: skip
     assert workspace_for(organization.pk, None).name == "Default"
 
 
@@ -43,12 +41,9 @@ def test_change_organization_stores_its_preferences(operator: Client, tenant: Te
 
     stored = Organization.objects.get()
     assert (
-        stored.is_filtered_model_catalog_enabled,
-        stored.requires_zdr,
-        stored.forbids_training,
-        stored.allowed_providers,
-        stored.ignored_providers,
-    ) == (True, True, True, ["acme", "globex"], None)
+        stored.is_filtered_model_catalog_enabled, stored.requires_zdr, stored.forbids_training,
+        stored.allowed_providers, stored.ignored_providers,
+    ) == (True, True, True, ["acme", "globex"], None)  # fmt: skip
 
 
 def test_change_organization_refuses_an_unknown_provider(operator: Client, tenant: Tenant) -> None:

@@ -45,19 +45,14 @@ def test_add_member_and_change_it(operator: Client, tenant: Tenant) -> None:
     operator.post(listing(Member, "add"), {"organization": organization, **fields})
     member = Member.objects.get()
     assert (member.organization, member.email, member.first_name, member.role) == (
-        tenant.organization,
-        "ada@example.com",
-        None,
-        "admin",
-    )
+        tenant.organization, "ada@example.com", None, "admin",
+    )  # fmt: skip
 
     operator.post(page(member), {**fields, "first_name": "Ada", "role": "member"})
     member.refresh_from_db()
     assert (member.organization, member.first_name, member.role) == (
-        tenant.organization,
-        "Ada",
-        "member",
-    )
+        tenant.organization, "Ada", "member",
+    )  # fmt: skip
 
 
 def test_add_workspace_stores_its_creator(operator: Client, tenant: Tenant) -> None:
@@ -90,10 +85,8 @@ def test_workspace_budget_is_set_and_removed(operator: Client, tenant: Tenant) -
     operator.post(action, {**SUBMIT, "interval": "daily", "limit": "12.5"})
     budget = WorkspaceBudget.objects.get()
     assert (budget.workspace, budget.interval, budget.limit_nano) == (
-        tenant.workspace,
-        "daily",
-        12_500_000_000,
-    )
+        tenant.workspace, "daily", 12_500_000_000,
+    )  # fmt: skip
     assert "$12.5" in operator.get(page(tenant.workspace)).content.decode()
 
     before = WorkspaceBudget.objects.values().get()

@@ -38,13 +38,10 @@ from tests.support.governance import (
 
 ZDR = [f"enforce_zdr_{name}" for name in ("anthropic", "google", "openai", "xai", "other")]
 SWITCHES = [
-    "allow_safety_retention_google",
-    "allow_safety_retention_other",
-    "enable_free_model_publication",
-    "enable_free_model_training",
-    "enable_paid_model_training",
+    "allow_safety_retention_google", "allow_safety_retention_other",
+    "enable_free_model_publication", "enable_free_model_training", "enable_paid_model_training",
     "require_private",
-]
+]  # fmt: skip
 PLAIN: dict[str, Any] = {
     "description": None,
     "allowed_models": None,

@@ -367,18 +367,10 @@ def test_foreign_management_deleted_and_unknown_keys_are_not_found(
     gone.revoke()
     mine = make_key(tenant)
     wanted = [
-        make_key(factories.make_tenant("Other")).digest,
-        digest_api_key(tenant.management_key),
-        gone.digest,
-        "0" * 64,
-        mine.digest.upper(),
-        mine.digest[:-1],
-        f"{mine.digest}0",
-        f"{mine.digest}%0A",
-        str(mine.pk),
-        "x",
-        "%00",
-    ]
+        make_key(factories.make_tenant("Other")).digest, digest_api_key(tenant.management_key),
+        gone.digest, "0" * 64, mine.digest.upper(), mine.digest[:-1], f"{mine.digest}0",
+        f"{mine.digest}%0A", str(mine.pk), "x", "%00",
+    ]  # fmt: skip
     before = snapshots.everything()
     for digest in wanted:
         path = f"keys/{digest}"
@@ -626,8 +618,5 @@ def test_concurrent_patches_of_different_fields_are_all_stored(
     assert Counter(together(*calls)) == {200: 32}
     key.refresh_from_db()
     assert (key.name, key.limit_nano, key.limit_reset, key.include_byok_in_limit) == (
-        "new",
-        5 * 10**9,
-        "daily",
-        True,
-    )
+        "new", 5 * 10**9, "daily", True,
+    )  # fmt: skip

@@ -37,19 +37,10 @@ def test_parse_address_accepts_three_spellings(address: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "0x",
-        USDC[2:],
-        USDC[:-1],
-        USDC + "0",
-        "0X" + USDC[2:],
-        USDC + "\n",
-        " " + USDC,
-        "0x" + "g" * 40,
-        "0x" + "٣" * 40,
-        "vitalik.eth",
+        "", "0x", USDC[2:], USDC[:-1], USDC + "0", "0X" + USDC[2:], USDC + "\n", " " + USDC,
+        "0x" + "g" * 40, "0x" + "٣" * 40, "vitalik.eth",
     ],
-)
+)  # fmt: skip
 def test_parse_address_refuses_malformed_text(text: str) -> None:
     with pytest.raises(ValueError, match=r"^an address must be 0x and 40 hexadecimal digits$"):
         parse_address(text)
@@ -134,111 +125,61 @@ def test_repr_of_a_chain_hides_the_url_of_its_node() -> None:
     ("given", "message"),
     [
         ({"tokens": ""}, "CHAIN_TOKENS has no value for chain 8453 of CHAIN_RPC_URLS; add one"),
-        (
-            {"recipients": ""},
-            "TOP_UP_RECIPIENTS has no value for chain 8453 of CHAIN_RPC_URLS; add one",
-        ),
-        (
-            {"rpc_urls": ""},
-            "CHAIN_TOKENS names chain 8453, but CHAIN_RPC_URLS does not; add the chain there",
-        ),
-        (
-            {"recipients": f"8453={OWNER},1={OWNER}"},
-            "TOP_UP_RECIPIENTS names chain 1, but CHAIN_RPC_URLS does not; add the chain there",
-        ),
-        (
-            {"confirmations": "1=safe"},
-            "CHAIN_CONFIRMATIONS names chain 1, but CHAIN_RPC_URLS does not; add the chain there",
-        ),
-        (
-            {"rpc_urls": "8453=http://a,8453=http://b"},
-            "CHAIN_RPC_URLS names chain 8453 twice; name it once",
-        ),
-        (
-            {"confirmations": "8453=1,8453=1"},
-            "CHAIN_CONFIRMATIONS names chain 8453 twice; name it once",
-        ),
+        ({"recipients": ""},
+         "TOP_UP_RECIPIENTS has no value for chain 8453 of CHAIN_RPC_URLS; add one"),
+        ({"rpc_urls": ""},
+         "CHAIN_TOKENS names chain 8453, but CHAIN_RPC_URLS does not; add the chain there"),
+        ({"recipients": f"8453={OWNER},1={OWNER}"},
+         "TOP_UP_RECIPIENTS names chain 1, but CHAIN_RPC_URLS does not; add the chain there"),
+        ({"confirmations": "1=safe"},
+         "CHAIN_CONFIRMATIONS names chain 1, but CHAIN_RPC_URLS does not; add the chain there"),
+        ({"rpc_urls": "8453=http://a,8453=http://b"},
+         "CHAIN_RPC_URLS names chain 8453 twice; name it once"),
+        ({"confirmations": "8453=1,8453=1"},
+         "CHAIN_CONFIRMATIONS names chain 8453 twice; name it once"),
         *(
-            (
-                {"rpc_urls": text},
-                "CHAIN_RPC_URLS must be a comma list of CHAIN_ID=value, where CHAIN_ID is a number",
-            )
+            ({"rpc_urls": text},
+             "CHAIN_RPC_URLS must be a comma list of CHAIN_ID=value, where CHAIN_ID is a number")
             for text in (
-                "http://secret",
-                "8453=",
-                "=http://secret",
-                "8453=http://secret,",
-                "0=http://secret",
-                "-1=http://secret",
-                "01=http://secret",
-                "1.0=http://secret",
-                "base=http://secret",
-                "٣=http://secret",
-                "9223372036854775808=http://secret",
+                "http://secret", "8453=", "=http://secret", "8453=http://secret,",
+                "0=http://secret", "-1=http://secret", "01=http://secret", "1.0=http://secret",
+                "base=http://secret", "٣=http://secret", "9223372036854775808=http://secret",
             )
         ),
-        (
-            {"rpc_urls": "8453=ftp://secret"},
-            "CHAIN_RPC_URLS: chain 8453: the URL must begin with https://",
-        ),
-        (
-            {"rpc_urls": "8453=https://secret:secret@node.example"},
-            "CHAIN_RPC_URLS: chain 8453: the URL must not hold a user name or a password",
-        ),
+        ({"rpc_urls": "8453=ftp://secret"},
+         "CHAIN_RPC_URLS: chain 8453: the URL must begin with https://"),
+        ({"rpc_urls": "8453=https://secret:secret@node.example"},
+         "CHAIN_RPC_URLS: chain 8453: the URL must not hold a user name or a password"),
         *(
-            (
-                {"tokens": f"8453={text}"},
-                "CHAIN_TOKENS: chain 8453: expected CONTRACT:DECIMALS:SYMBOL",
-            )
+            ({"tokens": f"8453={text}"},
+             "CHAIN_TOKENS: chain 8453: expected CONTRACT:DECIMALS:SYMBOL")
             for text in (
-                USDC,
-                f"{USDC}:6",
-                f"{USDC}:6:USDC:x",
-                f"{USDC}:six:USDC",
-                f"{USDC}:-6:USDC",
-                f"{USDC}:06:USDC",
-                f"{USDC}:6:",
-                f"{USDC}:6:<b>",
+                USDC, f"{USDC}:6", f"{USDC}:6:USDC:x", f"{USDC}:six:USDC", f"{USDC}:-6:USDC",
+                f"{USDC}:06:USDC", f"{USDC}:6:", f"{USDC}:6:<b>",
             )
         ),
         *(
-            (
-                {"tokens": f"8453={USDC}:{decimals}:USDC"},
-                "CHAIN_TOKENS: chain 8453: the decimals must be from 6 to 36",
-            )
+            ({"tokens": f"8453={USDC}:{decimals}:USDC"},
+             "CHAIN_TOKENS: chain 8453: the decimals must be from 6 to 36")
             for decimals in (0, 5, 37)
         ),
-        (
-            {"tokens": f"8453={USDC.swapcase().replace('X', 'x')}:6:USDC"},
-            "CHAIN_TOKENS: chain 8453: the checksum of the address is wrong",
-        ),
-        (
-            {"recipients": "8453=0x12"},
-            "TOP_UP_RECIPIENTS: chain 8453: an address must be 0x and 40 hexadecimal digits",
-        ),
-        (
-            {"recipients": f"8453=0x{'0' * 40}"},
-            "TOP_UP_RECIPIENTS: chain 8453: the address must not be the zero address",
-        ),
-        (
-            {"recipients": f"8453={USDC}"},
-            (
-                "TOP_UP_RECIPIENTS: the recipient of chain 8453 is the token's contract, where "
-                "payments are lost"
-            ),
-        ),
+        ({"tokens": f"8453={USDC.swapcase().replace('X', 'x')}:6:USDC"},
+         "CHAIN_TOKENS: chain 8453: the checksum of the address is wrong"),
+        ({"recipients": "8453=0x12"},
+         "TOP_UP_RECIPIENTS: chain 8453: an address must be 0x and 40 hexadecimal digits"),
+        ({"recipients": f"8453=0x{'0' * 40}"},
+         "TOP_UP_RECIPIENTS: chain 8453: the address must not be the zero address"),
+        ({"recipients": f"8453={USDC}"},
+         ("TOP_UP_RECIPIENTS: the recipient of chain 8453 is the token's contract, where payments "
+          "are lost")),
         *(
-            (
-                {"confirmations": f"8453={text}"},
-                (
-                    "CHAIN_CONFIRMATIONS: chain 8453: expected finalized, safe or a number "
-                    "from 1 to 100000"
-                ),
-            )
+            ({"confirmations": f"8453={text}"},
+             ("CHAIN_CONFIRMATIONS: chain 8453: expected finalized, safe or a number from 1 to "
+              "100000"))
             for text in ("latest", "0", "-1", "1.5", "100001", "Finalized", "1000000000")
         ),
     ],
-)
+)  # fmt: skip
 def test_parse_refuses_an_invalid_configuration(given: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         parse(**given)

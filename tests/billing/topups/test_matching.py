@@ -34,10 +34,8 @@ def test_an_exact_payment_is_credited_once(
 
     deposit = Deposit.objects.get()
     assert (deposit.status, deposit.finding, deposit.top_up_id) == (
-        "credited",
-        "credited",
-        top_up.pk,
-    )
+        "credited", "credited", top_up.pk,
+    )  # fmt: skip
     assert (deposit.organization_id, deposit.tx_hash) == (tenant.organization.pk, tx_hash)
     assert credited(tenant) == [top_up.units * 1_000]
     transfer = Transfer.objects.get(kind="deposit")
