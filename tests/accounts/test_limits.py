@@ -13,7 +13,6 @@ import pytest
 from django.conf import LazySettings
 from django.core.management import CommandError, call_command
 from django.test import Client
-from django.urls import reverse
 from rest_framework.test import APIClient
 
 from accounts.admin.organizations.limits import annotate_use, list_use
@@ -35,12 +34,12 @@ from catalog.models import ModelAlias
 from config.audit.entries import AuditEntry
 from tests.support import factories
 from tests.support.broadcast.destinations import CONFIG, make_destination
-from tests.support.console import messages_of
+from tests.support.console import SUBMIT, listing, messages_of, page
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.governance import make_guardrail, make_key, make_workspace, send
+from tests.support.operators.four_eyes import press
 
-SUBMIT = {"_form_submitted": "True"}
 # A preset is made with 200, because the same call adds a version too.
 CREATED = {200, 201}
 HOOK = "https://hooks.example.com/causeway"
@@ -165,9 +164,8 @@ def test_commands_and_imports_refuse_what_is_beyond_a_limit(
     factories.make_model("acme/falcon")
     keys, aliases, output = (tmp_path / name for name in ("keys", "aliases", "output"))
     keys.write_text('{"name": "a"}\n{"name": "b"}\n')
-    aliases.write_text(
-        "".join(json.dumps({"name": n, "targets": ["acme/falcon"]}) + "\n" for n in "ab")
-    )
+    rows = [json.dumps({"name": name, "targets": ["acme/falcon"]}) + "\n" for name in "ab"]
+    aliases.write_text("".join(rows))
     pk = str(tenant.organization.pk)
     before = snapshots.everything()
 
@@ -192,10 +190,8 @@ def test_the_console_refuses_what_is_beyond_a_limit(
 ) -> None:
     settings.ORGANIZATION_MAX_WORKSPACES = 1
     before = snapshots.everything()
-    answer = operator.post(
-        reverse("admin:accounts_workspace_add"),
-        {"organization": str(tenant.organization.pk), "name": "More", "slug": "more"},
-    )
+    form = {"organization": str(tenant.organization.pk), "name": "More", "slug": "more"}
+    answer = operator.post(listing(Workspace, "add"), form)
     assert "ORGANIZATION_MAX_WORKSPACES is 1 for this organization" in answer.content.decode()
     assert snapshots.everything() == before
 
@@ -243,9 +239,8 @@ def test_compiled_patterns_have_a_limit_together(tenant: Tenant, settings: LazyS
     settings.ORGANIZATION_PATTERN_BYTES = 0
     shadow.enforce()
     assert guardrail.edit(name="Renamed")
-    [organization] = Organization.objects.filter(pk=guardrail.organization_id).annotate(
-        **annotate_use()
-    )
+    organizations = Organization.objects.filter(pk=guardrail.organization_id)
+    organization = organizations.annotate(**annotate_use()).get()
     assert list_use(organization)[-1].used == size
 
 
@@ -269,15 +264,14 @@ def test_an_operator_sees_and_changes_the_limits_of_one_organization(
     operator: Client, tenant: Tenant
 ) -> None:
     make_workspace(tenant.organization)
-    page = reverse("admin:accounts_organization_change", args=[tenant.organization.pk])
-    dialog = reverse("admin:accounts_organization_limit_numbers", args=[tenant.organization.pk])
-    shown = operator.get(page).content.decode()
+    dialog = page(tenant.organization, "limit_numbers")
+    shown = operator.get(page(tenant.organization)).content.decode()
     for text in ("2 / 200", "2 / 10,000", "0 / 500", "0 / 1,000", "0 / 50", "0 / 20"):
         assert text in shown
     assert "0 / 4,194,304" in shown
 
-    form = {**SUBMIT, "ORGANIZATION_MAX_KEYS": "20000", "ORGANIZATION_MAX_WORKSPACES": "1"}
-    answer = operator.post(dialog, form, follow=True)
+    form = {"ORGANIZATION_MAX_KEYS": "20000", "ORGANIZATION_MAX_WORKSPACES": "1"}
+    answer = press(operator, tenant.organization, "limit_numbers", **form)
     assert messages_of(answer) == ["The limits of Acme are changed."]
     shown = answer.content.decode()
     assert "2 / 1<" in shown
@@ -295,14 +289,12 @@ def test_an_operator_sees_and_changes_the_limits_of_one_organization(
 @pytest.mark.parametrize("text", ["-1", "1.5", "many", "2147483648", "9" * 30])
 def test_a_wrong_limit_changes_nothing(operator: Client, tenant: Tenant, text: str) -> None:
     before = snapshots.everything()
-    dialog = reverse("admin:accounts_organization_limit_numbers", args=[tenant.organization.pk])
-    operator.post(dialog, {**SUBMIT, "ORGANIZATION_MAX_KEYS": text})
+    press(operator, tenant.organization, "limit_numbers", ORGANIZATION_MAX_KEYS=text)
     assert snapshots.everything() == before
 
 
 def test_a_viewer_cannot_change_the_limits(viewer: Client, tenant: Tenant) -> None:
     before = snapshots.everything()
-    dialog = reverse("admin:accounts_organization_limit_numbers", args=[tenant.organization.pk])
-    answer = viewer.post(dialog, {**SUBMIT, "ORGANIZATION_MAX_KEYS": "5"})
+    answer = press(viewer, tenant.organization, "limit_numbers", ORGANIZATION_MAX_KEYS="5")
     assert answer.status_code == 403
     assert snapshots.everything() == before

@@ -21,15 +21,14 @@ from inference.reports.rollups import roll_up_usage
 from tests.support import console, factories
 from tests.support.factories import Tenant
 from tests.support.governance import make_member
+from tests.support.operators.four_eyes import press
 
 DAY = timedelta(days=1)
 
 
 def _change_something(operator: Client, tenant: Tenant) -> None:
     """Makes an entry of the audit log, which names the organization."""
-    operator.post(
-        console.page(tenant.organization, "suspend"), {**console.SUBMIT, "reason": "Closed."}
-    )
+    press(operator, tenant.organization, "suspend", reason="Closed.")
 
 
 def titles(response: Any) -> list[str]:

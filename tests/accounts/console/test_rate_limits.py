@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from django.test import Client
-from django.urls import reverse
 
 from accounts.models import ApiKey, RateLimit
 from billing.models import Meter
@@ -14,43 +13,37 @@ from config.clocks.clock import clock
 from config.models import AuditEntry
 from endusers.models import EndUser
 from tests.support import factories
+from tests.support.console import page
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
-
-SUBMIT = {"_form_submitted": "True"}
-PAGES = ["organization", "workspace", "apikey", "enduser"]
+from tests.support.operators.four_eyes import press
 
 
-@pytest.fixture(params=PAGES)
-def page(request: pytest.FixtureRequest, tenant: Tenant) -> tuple[str, Any]:
-    """The prefix of the addresses of a page with rate limits, and its key."""
+@pytest.fixture(params=["organization", "workspace", "apikey", "enduser"])
+def row(request: pytest.FixtureRequest, tenant: Tenant) -> Any:
+    """A row whose page has rate limits."""
     match request.param:
         case "organization":
-            return "admin:accounts_organization", tenant.organization.pk
+            return tenant.organization
         case "workspace":
-            return "admin:accounts_workspace", tenant.workspace.pk
+            return tenant.workspace
         case "apikey":
-            return "admin:accounts_apikey", ApiKey.objects.get(name="inference").pk
+            return ApiKey.objects.get(name="inference")
         case _:
-            end_user = EndUser.objects.register(
-                organization_id=tenant.organization.pk, user="customer-42"
-            )
-            return "admin:endusers_enduser", end_user.pk
+            owner = tenant.organization.pk
+            return EndUser.objects.register(organization_id=owner, user="customer-42")
 
 
-def url(page: tuple[str, Any], verb: str) -> str:
-    return reverse(f"{page[0]}_{verb}", args=[page[1]])
+def limit(client: Client, row: Any, **fields: str) -> Any:
+    return press(client, row, "limit_rates", **fields)
 
 
-def test_an_operator_sets_limits_and_sees_their_use(
-    operator: Client, page: tuple[str, Any]
-) -> None:
+def test_an_operator_sets_limits_and_sees_their_use(operator: Client, row: Any) -> None:
     model = factories.make_model("acme/falcon")
-    assert "There is no limit." in operator.get(url(page, "change")).content.decode()
+    assert "There is no limit." in operator.get(page(row)).content.decode()
 
-    operator.post(url(page, "limit_rates"), {**SUBMIT, "requests_per_minute": "10"})
-    form = {**SUBMIT, "model": model.slug, "concurrent_requests": "2"}
-    operator.post(url(page, "limit_rates"), form)
+    limit(operator, row, requests_per_minute="10")
+    limit(operator, row, model=model.slug, concurrent_requests="2")
 
     own, for_model = RateLimit.objects.get(model=None), RateLimit.objects.get(model=model.slug)
     assert (own.requests_per_minute, own.tokens_per_minute) == (10, None)
@@ -59,13 +52,13 @@ def test_an_operator_sets_limits_and_sees_their_use(
         requests=12, requests_before=5, minute=clock.now().replace(second=0, microsecond=0)
     )
     Meter.objects.filter(pk=for_model.subject_id).update(running=1)
-    shown = operator.get(url(page, "change")).content.decode()
+    shown = operator.get(page(row)).content.decode()
     assert "7 of 10 requests this minute" in shown
     assert "1 of 2 requests running" in shown
     actors = AuditEntry.objects.filter(kind="accounts.ratelimit").values_list("actor", flat=True)
     assert set(actors) == {"operator operator"}
 
-    operator.post(url(page, "limit_rates"), SUBMIT)
+    limit(operator, row)
     assert RateLimit.objects.get().model == model.slug
 
 
@@ -79,18 +72,15 @@ def test_an_operator_sets_limits_and_sees_their_use(
         {"model": "no/such", "requests_per_minute": "5"},
     ],
 )
-def test_a_wrong_limit_changes_nothing(
-    operator: Client, page: tuple[str, Any], form: dict[str, str]
-) -> None:
+def test_a_wrong_limit_changes_nothing(operator: Client, row: Any, form: dict[str, str]) -> None:
     before = snapshots.everything()
-    operator.post(url(page, "limit_rates"), {**SUBMIT, **form})
+    limit(operator, row, **form)
     assert snapshots.everything() == before
 
 
-def test_a_viewer_cannot_set_limits(viewer: Client, page: tuple[str, Any]) -> None:
+def test_a_viewer_cannot_set_limits(viewer: Client, row: Any) -> None:
     before = snapshots.everything()
-    answer = viewer.post(url(page, "limit_rates"), {**SUBMIT, "requests_per_day": "5"})
-    assert answer.status_code == 403
+    assert limit(viewer, row, requests_per_day="5").status_code == 403
     assert snapshots.everything() == before
 
 
@@ -98,8 +88,7 @@ def test_a_revoked_key_gets_no_limits(operator: Client, tenant: Tenant) -> None:
     key = ApiKey.objects.get(name="inference")
     key.revoke()
     before = snapshots.everything()
-    page = ("admin:accounts_apikey", key.pk)
-    operator.post(url(page, "limit_rates"), {**SUBMIT, "requests_per_day": "5"})
+    limit(operator, key, requests_per_day="5")
     assert snapshots.everything() == before
 
 
@@ -109,23 +98,21 @@ def test_an_operator_sees_that_lower_limits_stay_and_may_replace_them(
 ) -> None:
     key = ApiKey.objects.get(name="inference")
     key.edit(rate_limits={"requests_per_minute": 7, "requests_per_day": 1_000})
-    page = ("admin:accounts_apikey", key.pk)
-    form = {**SUBMIT, "requests_per_minute": "10", "requests_per_day": "500"}
+    form = {"requests_per_minute": "10", "requests_per_day": "500"}
     if ticked:
         form["replaces_lower"] = "on"
-    answer = operator.post(url(page, "limit_rates"), form, follow=True)
+    answer = limit(operator, key, **form)
     lower = "Lower limits stay (Requests a minute: 7)."
     assert (lower in answer.content.decode()) is not ticked
     row = RateLimit.objects.get()
     assert row.requests_per_minute == (10 if ticked else 7)
     assert (row.requests_per_minute_ceiling, row.requests_per_day) == (10, 500)
-    shown = operator.get(url(page, "change")).content.decode()
+    shown = operator.get(page(key)).content.decode()
     assert f"of {row.requests_per_minute} requests this minute, at most 10" in shown
 
 
 def test_the_limits_of_an_organization_have_no_ceiling(operator: Client, tenant: Tenant) -> None:
-    page = ("admin:accounts_organization", tenant.organization.pk)
-    for limit in (10, 20):
-        operator.post(url(page, "limit_rates"), {**SUBMIT, "requests_per_minute": str(limit)})
+    for most in (10, 20):
+        limit(operator, tenant.organization, requests_per_minute=str(most))
         row = RateLimit.objects.get()
-        assert (row.requests_per_minute, row.requests_per_minute_ceiling) == (limit, None)
+        assert (row.requests_per_minute, row.requests_per_minute_ceiling) == (most, None)

@@ -8,7 +8,6 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 from django.test import Client
-from django.urls import reverse
 from rest_framework.test import APIClient
 
 from accounts.models import Organization
@@ -16,9 +15,10 @@ from accounts.webhooks.manual import MOST_IN_A_MINUTE, ManualSends, TooManySends
 from accounts.webhooks.models import Subscription
 from config.clocks.clock import clock
 from tests.support import factories
-from tests.support.console import SUBMIT, messages_of
+from tests.support.console import messages_of
 from tests.support.database.snapshots import everything
 from tests.support.factories import Tenant
+from tests.support.operators.four_eyes import press
 
 ROUTE = "/api/v1/webhooks"
 URL = "https://hooks.example.com/causeway"
@@ -30,6 +30,13 @@ def count_as(organization: Organization, count: int, *, minutes: int = 1) -> Non
     ManualSends.objects.update_or_create(
         organization=organization, defaults={"minute": minute, "count": count}
     )
+
+
+def make(organization: Organization | None) -> Subscription:
+    made, _ = Subscription.objects.create_subscription(
+        organization=organization, form="webhook", url=URL
+    )
+    return made
 
 
 def create(api: APIClient) -> str:
@@ -51,9 +58,8 @@ def test_an_organization_sends_at_most_60_tests_and_redeliveries_a_minute(tenant
         assert refused.status_code == 429
         assert 1 <= int(refused.headers["Retry-After"]) <= 60
         assert refused.json()["error"]["metadata"]["error_type"] == "rate_limit_exceeded"
-        assert (
-            "60 tests and redeliveries of webhooks a minute" in refused.json()["error"]["message"]
-        )
+        said = refused.json()["error"]["message"]
+        assert "60 tests and redeliveries of webhooks a minute" in said
     assert everything() == before
 
     # A webhook that is deleted takes no count with it, and other organizations have their own.
@@ -74,9 +80,7 @@ def test_a_test_that_is_refused_otherwise_does_not_count(tenant: Tenant) -> None
 @pytest.mark.parametrize("minutes", [-1, -60, 2, 60])
 def test_another_minute_begins_anew(tenant: Tenant, minutes: int) -> None:
     """A stored minute that is far ahead comes from a clock that was set back."""
-    row, _ = Subscription.objects.create_subscription(
-        organization=tenant.organization, form="webhook", url=URL
-    )
+    row = make(tenant.organization)
     # The minute may end between the two statements; two minutes ahead it would then be one.
     count_as(tenant.organization, MOST_IN_A_MINUTE, minutes=minutes + (minutes > 0))
     row.send_test()
@@ -86,9 +90,7 @@ def test_another_minute_begins_anew(tenant: Tenant, minutes: int) -> None:
 
 
 def test_operators_send_again_without_a_limit(operator: Client, tenant: Tenant) -> None:
-    row, _ = Subscription.objects.create_subscription(
-        organization=tenant.organization, form="webhook", url=URL
-    )
+    row = make(tenant.organization)
     delivery = row.send_test()
     count_as(tenant.organization, MOST_IN_A_MINUTE)
     delivery.redeliver(by_operator=True)
@@ -97,20 +99,16 @@ def test_operators_send_again_without_a_limit(operator: Client, tenant: Tenant) 
         delivery.redeliver()
     assert everything() == before
 
-    button = reverse("admin:accounts_subscription_send_test", args=[str(row.pk)])
-    refused = operator.post(button, SUBMIT, follow=True)
+    refused = press(operator, row, "send_test")
     assert any("60 tests and redeliveries" in text for text in messages_of(refused)), refused.text
     # The receivers of the operators have no limit.
-    own, _ = Subscription.objects.create_subscription(organization=None, form="webhook", url=URL)
-    own.send_test()
+    make(None).send_test()
     assert ManualSends.objects.get().count == MOST_IN_A_MINUTE
 
 
 @pytest.mark.django_db(transaction=True)
 def test_the_limit_is_exact_under_calls_at_once(tenant: Tenant) -> None:
-    row, _ = Subscription.objects.create_subscription(
-        organization=tenant.organization, form="webhook", url=URL
-    )
+    row = make(tenant.organization)
     count_as(tenant.organization, MOST_IN_A_MINUTE - 3)
 
     def send(number: int) -> bool:

@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Group, Permission
 from django.test import Client
-from django.urls import reverse
 
 from accounts.webhooks.delivering import event_source
 from accounts.webhooks.models import Delivery, Subscription
 from config.apps import Role
 from config.clocks.clock import clock
+from config.credentials import Secret
 from config.events.outbox import Event
-from tests.support.console import SUBMIT, listing, messages_of, page
+from tests.support.console import listing, messages_of, page
 from tests.support.database.snapshots import everything
 from tests.support.factories import Tenant
 from tests.support.governance import make_member
-from tests.support.operators.four_eyes import sign_in
+from tests.support.operators.four_eyes import press, sign_in
 from tests.support.upstreams.receiving import Receiver, verify
 
 FORM: dict[str, Any] = {
@@ -29,8 +29,11 @@ FORM: dict[str, Any] = {
 
 
 def add(operator: Client, **fields: Any) -> Any:
-    address = reverse("admin:accounts_subscription_add")
-    return operator.post(address, {**FORM, **fields}, follow=True)
+    return operator.post(listing(Subscription, "add"), {**FORM, **fields}, follow=True)
+
+
+def make(tenant: Tenant, **fields: Any) -> tuple[Subscription, Secret | None]:
+    return Subscription.objects.create_subscription(organization=tenant.organization, **fields)
 
 
 def secret_of(shown: Any) -> str:
@@ -39,13 +42,6 @@ def secret_of(shown: Any) -> str:
     assert not shown.redirect_chain
     [secret] = re.findall(r"whsec_[0-9A-Za-z+/=]+", html.unescape(shown.content.decode()))
     return str(secret)
-
-
-def act(operator: Client, row: Any, name: str, **fields: str) -> Any:
-    address = reverse(
-        f"admin:{row._meta.app_label}_{row._meta.model_name}_{name}", args=[str(row.pk)]
-    )
-    return operator.post(address, {**SUBMIT, **fields}, follow=True)
 
 
 def test_an_operator_adds_a_webhook_tests_it_and_sends_the_test_again(
@@ -57,7 +53,7 @@ def test_an_operator_adds_a_webhook_tests_it_and_sends_the_test_again(
     secret = secret_of(shown)
     assert "whsec_" not in operator.get(page(row)).content.decode()
 
-    act(operator, row, "send_test")
+    press(operator, row, "send_test")
     event_source.run()
     headers, body = receiver.messages[-1]
     assert verify(secret, headers, body)["type"] == "webhook.test"
@@ -66,47 +62,45 @@ def test_an_operator_adds_a_webhook_tests_it_and_sends_the_test_again(
     log = operator.get(listing(Delivery), {"organization__id__exact": tenant.organization.pk})
     assert "webhook.test" in log.content.decode()
     assert receiver.url in operator.get(page(delivery)).content.decode()
-    act(operator, delivery, "redeliver")
+    press(operator, delivery, "redeliver")
     event_source.run()
     assert receiver.ids == [str(delivery.event_id)] * 2
 
-    shown = act(operator, row, "rotate", overlap="0")
+    shown = press(operator, row, "rotate", overlap="0")
     assert secret_of(shown) != secret
     assert "whsec_" not in str(operator.cookies)
-    act(operator, row, "disable")
+    press(operator, row, "disable")
     assert Subscription.objects.get().disabled
-    shown = act(operator, delivery, "redeliver")
+    shown = press(operator, delivery, "redeliver")
     assert any("is disabled" in text for text in messages_of(shown))
-    act(operator, row, "enable")
-    act(operator, row, "remove")
+    press(operator, row, "enable")
+    press(operator, row, "remove")
     assert not Subscription.objects.exists()
 
 
 def test_an_operator_changes_the_url_of_a_webhook(
     operator: Client, tenant: Tenant, receiver: Receiver
 ) -> None:
-    row, secret = Subscription.objects.create_subscription(
-        organization=tenant.organization, form="webhook", url="https://hooks.example.com/a"
-    )
+    row, secret = make(tenant, form="webhook", url="https://hooks.example.com/a")
     assert secret is not None
     Event.objects.all().delete()
-    shown = act(operator, row, "move", url="http://hooks.example.com")
+    shown = press(operator, row, "move", url="http://hooks.example.com")
     assert any("must begin with https" in text for text in messages_of(shown))
     assert Subscription.objects.get().url == "https://hooks.example.com/a"
 
-    act(operator, row, "move", url=receiver.url)
+    press(operator, row, "move", url=receiver.url)
     row.send_test()
     event_source.run()
     headers, body = receiver.messages[-1]
     assert verify(secret.reveal(), headers, body)["type"] == "webhook.test"
-    shown = act(operator, row, "move", url=receiver.url)
+    shown = press(operator, row, "move", url=receiver.url)
     assert messages_of(shown) == ["Events went to this URL already."]
 
 
 def test_a_page_offers_what_its_receiver_can_do(operator: Client, tenant: Tenant) -> None:
     member = make_member(tenant.organization)
     rows = [
-        Subscription.objects.create_subscription(organization=tenant.organization, **fields)[0]
+        make(tenant, **fields)[0]
         for fields in (
             {"form": "webhook", "url": "https://hooks.example.com/a"},
             {"form": "slack", "url": "https://hooks.example.com/a"},
@@ -130,13 +124,8 @@ def test_a_page_offers_what_its_receiver_can_do(operator: Client, tenant: Tenant
 
 def test_kinds_are_chosen_and_changed(operator: Client, tenant: Tenant) -> None:
     member = make_member(tenant.organization)
-    add(
-        operator,
-        organization=str(tenant.organization.pk),
-        form="email",
-        member=str(member.pk),
-        kinds=["key.created"],
-    )
+    owner = str(tenant.organization.pk)
+    add(operator, organization=owner, form="email", member=str(member.pk), kinds=["key.created"])
     row = Subscription.objects.get()
     assert (row.kinds, row.receiver) == (["key.created"], member.email)
     operator.post(page(row), {"name": "Keys", "kinds": ["key.revoked", "balance.low"]})
@@ -150,7 +139,7 @@ def test_kinds_are_chosen_and_changed(operator: Client, tenant: Tenant) -> None:
 def test_the_form_describes_each_kind_and_the_list_names_the_organization(
     operator: Client, tenant: Tenant
 ) -> None:
-    form = operator.get(reverse("admin:accounts_subscription_add")).content.decode()
+    form = operator.get(listing(Subscription, "add")).content.decode()
     assert "balance.low: A balance is below the operator&#x27;s limit" in form
     shown = operator.get(listing(Event)).content.decode()
     assert tenant.organization.name in shown
@@ -169,17 +158,13 @@ def test_operators_have_receivers_of_their_own(operator: Client) -> None:
         ({"url": "http://hooks.example.com"}, "must begin with https"),
         ({"url": "https://127.0.0.1.nip.example/?x=1"}, "query"),
         ({"form": "email", "email": "x@example.com"}, "one of its members"),
-        (
-            {"url": "https://hooks.example.com", "email": "x@example.com"},
-            "Leave it empty for the form webhook.",
-        ),
-        (
-            {"form": "email", "email": "x@example.com", "url": "https://hooks.example.com"},
-            "Leave it empty for the form email.",
-        ),
+        ({"url": "https://hooks.example.com", "email": "x@example.com"},
+         "Leave it empty for the form webhook."),
+        ({"form": "email", "email": "x@example.com", "url": "https://hooks.example.com"},
+         "Leave it empty for the form email."),
         ({"url": "https://hooks.example.com", "kinds": ["grant.waiting"]}, "not get grant"),
     ],
-)
+)  # fmt: skip
 def test_a_refusal_is_shown_and_changes_nothing(
     operator: Client, tenant: Tenant, fields: dict[str, Any], text: str
 ) -> None:
@@ -219,17 +204,15 @@ def test_support_makes_no_feed(support: Client, tenant: Tenant) -> None:
 def test_support_changes_no_url_and_rotates_without_seeing_the_secret(
     support: Client, tenant: Tenant, receiver: Receiver
 ) -> None:
-    row, old = Subscription.objects.create_subscription(
-        organization=tenant.organization, form="webhook", url=receiver.url
-    )
+    row, old = make(tenant, form="webhook", url=receiver.url)
     assert old is not None
     before = everything()
     assert page(row, "move") not in support.get(page(row)).content.decode()
-    assert act(support, row, "move", url="https://listener.example").status_code == 403
+    assert press(support, row, "move", url="https://listener.example").status_code == 403
     support.post(page(row), {"name": "", "url": "https://listener.example", "email": "sue@x.test"})
     assert everything() == before
 
-    shown = act(support, row, "rotate", overlap="3600")
+    shown = press(support, row, "rotate", overlap="3600")
     assert messages_of(shown)[-1].startswith("The secret is replaced. You may not see it.")
     row.refresh_from_db()
     new, previous = (each.reveal() for each in row.signing_secrets(clock.now()))
@@ -242,9 +225,7 @@ def test_support_keeps_the_address_of_a_member_who_gets_mail(
 ) -> None:
     member = make_member(tenant.organization)
     form = {"email": "sue@example.com", "first_name": "", "last_name": "", "role": member.role}
-    Subscription.objects.create_subscription(
-        organization=tenant.organization, form="email", member=member
-    )
+    make(tenant, form="email", member=member)
     kept = member.email
     support.post(page(member), form)
     member.refresh_from_db()
