@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+from functools import partial
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -15,6 +17,7 @@ from accounts.models import ApiKey, KeyDigest
 from config.secrets import generate_api_key
 from tests.support import factories
 from tests.support.factories import Tenant
+from tests.support.governance import refusal
 
 ROUTE = "/api/v1/key"
 MISSING = "Authentication is missing or invalid. Send 'Authorization: Bearer <API key>'."
@@ -26,14 +29,16 @@ WELL_FORMED = (
 )  # fmt: skip
 
 
-def refusal(message: str) -> dict[str, object]:
-    return {
-        "error": {
-            "code": 401,
-            "message": message,
-            "metadata": {"error_type": "authentication"},
-        }
-    }
+refused = partial(refusal, 401, "authentication")
+
+
+def ask_without_queries(client: APIClient, headers: dict[str, str]) -> Any:
+    """Sends a request with these headers, which is refused without a query."""
+    with CaptureQueriesContext(connection) as captured:
+        response = client.get(ROUTE, headers=headers)
+    assert response.status_code == 401
+    assert len(captured) == 0
+    return response
 
 
 @pytest.mark.parametrize("header", [None, ""])
@@ -41,33 +46,19 @@ def test_a_missing_header_is_refused_without_a_query(
     anonymous: APIClient, header: str | None
 ) -> None:
     headers = {} if header is None else {"Authorization": header}
-    with CaptureQueriesContext(connection) as captured:
-        response = anonymous.get(ROUTE, headers=headers)
-    assert response.status_code == 401
-    assert response.json() == refusal(MISSING)
+    response = ask_without_queries(anonymous, headers)
+    assert response.json() == refused(MISSING)
     assert response.headers["WWW-Authenticate"] == "Bearer"
-    assert len(captured) == 0
 
 
 @pytest.mark.parametrize(
     "header",
     [
-        "{key}",
-        "Bearer",
-        "Bearer ",
-        "Bearer {key}\n",
-        "Bearer\u00a0{key}",
-        "Bearer {key},",
-        "Bearer {key}, Bearer {key}",
-        "Bearer {key},{key}",
-        "Bearer {key} {key}",
-        "Basic {key}",
-        "Token {key}",
-        "Bearer {key}é",
-        *WELL_FORMED,
-        "Bearer {fullwidth}",
+        "{key}", "Bearer", "Bearer ", "Bearer {key}\n", "Bearer\u00a0{key}", "Bearer {key},",
+        "Bearer {key}, Bearer {key}", "Bearer {key},{key}", "Bearer {key} {key}", "Basic {key}",
+        "Token {key}", "Bearer {key}é", *WELL_FORMED, "Bearer {fullwidth}",
     ],
-)
+)  # fmt: skip
 def test_a_malformed_header_is_refused_without_a_query(
     anonymous: APIClient, tenant: Tenant, header: str
 ) -> None:
@@ -81,11 +72,8 @@ def test_a_malformed_header_is_refused_without_a_query(
         other_prefix="sk" + key[2:],
         fullwidth=key[:-1] + chr(ord(key[-1]) + 0xFEE0),
     )
-    with CaptureQueriesContext(connection) as captured:
-        response = anonymous.get(ROUTE, headers={"Authorization": text})
-    assert response.status_code == 401
-    assert response.json() == refusal(INVALID if header in WELL_FORMED else MISSING)
-    assert len(captured) == 0
+    response = ask_without_queries(anonymous, {"Authorization": text})
+    assert response.json() == refused(INVALID if header in WELL_FORMED else MISSING)
 
 
 @pytest.mark.parametrize(
@@ -128,14 +116,14 @@ def test_a_key_may_come_in_either_header(
     response = anonymous.get(ROUTE, headers=headers)
     assert response.status_code == (200 if message is None else 401)
     if message is not None:
-        assert response.json() == refusal(message)
+        assert response.json() == refused(message)
 
 
 def test_a_well_formed_key_costs_one_query(anonymous: APIClient) -> None:
     key = generate_api_key(is_management=True).reveal()
     with CaptureQueriesContext(connection) as captured:
         response = anonymous.get(ROUTE, headers={"Authorization": f"Bearer {key}"})
-    assert response.json() == refusal(INVALID)
+    assert response.json() == refused(INVALID)
     assert len(captured) == 1
 
 
@@ -156,7 +144,7 @@ def test_a_key_outside_the_headers_is_ignored(
         anonymous.cookies["authorization"] = f"Bearer {key}"
         response = anonymous.get(ROUTE)
     assert response.status_code == 401
-    assert response.json() == refusal(MISSING)
+    assert response.json() == refused(MISSING)
 
 
 def test_a_revoked_key_is_refused_on_the_next_request(
@@ -167,14 +155,12 @@ def test_a_revoked_key_is_refused_on_the_next_request(
     assert key.revoke() is True
     assert key.revoke() is False
     response = management.get(ROUTE)
-    assert response.json() == refusal("The API key is disabled.")
+    assert response.json() == refused("The API key is disabled.")
 
 
-def test_a_key_whose_digest_differs_is_refused(
-    tenant: Tenant,
-) -> None:
+def test_a_key_whose_digest_differs_is_refused(tenant: Tenant) -> None:
     KeyDigest.objects.filter(api_key__is_management=True).update(digest="0" * 64)
-    assert factories.client(tenant.management_key).get(ROUTE).json() == refusal(INVALID)
+    assert factories.client(tenant.management_key).get(ROUTE).json() == refused(INVALID)
 
 
 @pytest.mark.parametrize("path", [ROUTE, "/api/v1/chat/completions"])

@@ -85,24 +85,22 @@ def test_create_organization_refuses_what_a_limit_does_not_allow(
 ) -> None:
     settings.ORGANIZATION_MAX_KEYS = 1
     before = snapshots.everything()
-    assert refused("create_organization", "Acme", "--json") == (
-        1,
-        (
-            "organization_limit_reached: ORGANIZATION_MAX_KEYS is 1 for this organization, which "
-            "has 1 API keys; 1 more would be too many. Delete some first, or ask the operator for "
-            "a higher limit."
-        ),
+    message = (
+        "organization_limit_reached: ORGANIZATION_MAX_KEYS is 1 for this organization, which has 1 "
+        "API keys; 1 more would be too many. Delete some first, or ask the operator for a higher "
+        "limit."
     )
+    assert refused("create_organization", "Acme", "--json") == (1, message)
     assert snapshots.everything() == before
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([""], "The name needs 1 to 255 printable characters."),
-        (["  "], "The name needs 1 to 255 printable characters."),
-        (["a" * 256], "The name needs 1 to 255 printable characters."),
-        (["a\nb"], "The name needs 1 to 255 printable characters."),
+        *(
+            ([name], "The name needs 1 to 255 printable characters.")
+            for name in ("", "  ", "a" * 256, "a\nb")
+        ),
         (["A", "--endpoint-limit=-1"], "The endpoint limit must be from 0 to 1000000."),
         (["A", "--endpoint-limit=1000001"], "The endpoint limit must be from 0 to 1000000."),
     ],
@@ -117,9 +115,8 @@ def test_create_organization_refuses_invalid_arguments(
 @pytest.mark.parametrize("is_management", [True, False])
 def test_create_api_key_prints_one_json_object(tenant: Tenant, is_management: bool) -> None:
     options = ["--management"] if is_management else []
-    out, err = run(
-        "create_api_key", str(tenant.organization.pk), *options, "--name", "CI", "--json"
-    )
+    owner = str(tenant.organization.pk)
+    out, err = run("create_api_key", owner, *options, "--name", "CI", "--json")
     result = json.loads(out)
     assert list(result) == ["key", "hash", "name", "is_management"]
     assert is_well_formed(result["key"])
@@ -133,9 +130,8 @@ def test_create_api_key_prints_one_json_object(tenant: Tenant, is_management: bo
 
 def test_create_api_key_accepts_a_workspace(tenant: Tenant) -> None:
     other = Workspace.objects.create(organization=tenant.organization, name="Other", slug="other")
-    out, _ = run(
-        "create_api_key", str(tenant.organization.pk), "--workspace", str(other.pk), "--json"
-    )
+    owner = str(tenant.organization.pk)
+    out, _ = run("create_api_key", owner, "--workspace", str(other.pk), "--json")
     assert ApiKey.objects.get(digest=json.loads(out)["hash"]).workspace == other
 
 
@@ -144,22 +140,17 @@ def test_create_api_key_refuses_invalid_arguments(tenant: Tenant) -> None:
     organization = str(tenant.organization.pk)
     before = snapshots.everything()
     assert refused("create_api_key", str(uuid4())) == (1, "There is no such organization.")
+    absent = (1, "The workspace does not exist.")
     for workspace in (foreign.pk, uuid4()):
-        assert refused("create_api_key", organization, "--workspace", str(workspace)) == (
-            1,
-            "The workspace does not exist.",
-        )
+        assert refused("create_api_key", organization, "--workspace", str(workspace)) == absent
+    assert snapshots.everything() == before
     tenant.workspace.close(confirm_default=True)
     before = snapshots.everything()
-    assert refused("create_api_key", organization) == (
-        1,
-        "Name a --workspace: the organization has no default one.",
-    )
-    assert snapshots.everything() == before
-    assert refused("create_api_key", organization, "--name", " ") == (
-        1,
-        "The name needs 1 to 255 printable characters.",
-    )
+    for arguments, message in (
+        ([], "Name a --workspace: the organization has no default one."),
+        (["--name", " "], "The name needs 1 to 255 printable characters."),
+    ):
+        assert refused("create_api_key", organization, *arguments) == (1, message)
     assert snapshots.everything() == before
 
 

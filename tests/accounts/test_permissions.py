@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -62,6 +63,11 @@ class Route:
         view.action = self.action
         return [type(permission) for permission in view.get_permissions()]
 
+    @property
+    def example(self) -> str:
+        """Returns the path of rows that do not exist."""
+        return re.sub(r"\{\w+\}", str(uuid4()), self.path)
+
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
 
@@ -101,16 +107,11 @@ KEYED_ROUTES = [route for route in ALL_ROUTES if str(route) not in PUBLIC]
 @pytest.fixture
 def keys(tenant: Tenant) -> dict[str, str | None]:
     """Returns the key that each actor sends; ``None`` means no header."""
-    _, disabled = ApiKey.objects.create_key(
-        workspace=tenant.workspace, name="disabled", is_management=True
-    )
+    past = timezone.now() - timedelta(seconds=30)
+    make = partial(ApiKey.objects.create_key, workspace=tenant.workspace, is_management=True)
+    _, disabled = make(name="disabled")
     ApiKey.objects.filter(name="disabled").update(disabled=True)
-    _, expired = ApiKey.objects.create_key(
-        workspace=tenant.workspace,
-        name="expired",
-        is_management=True,
-        expires_at=timezone.now() - timedelta(seconds=30),
-    )
+    _, expired = make(name="expired", expires_at=past)
     good = tenant.management_key
     return {
         "none": None,
@@ -126,22 +127,20 @@ def keys(tenant: Tenant) -> dict[str, str | None]:
 
 
 ACTORS = {
-    "none": 401,
-    "garbage": 401,
-    "bad checksum": 401,
-    "unknown": 401,
-    "expired": 401,
-    "disabled": 401,
+    **dict.fromkeys(("none", "garbage", "bad checksum", "unknown", "expired", "disabled"), 401),
     "inference": 403,
     "management": ADMITTED,
     "other organization": ADMITTED,
 }
 
 
+def client_of(key: str | None) -> APIClient:
+    return APIClient() if key is None else factories.client(key)
+
+
 def answer(route: Route, key: str | None) -> Any:
-    client = APIClient() if key is None else factories.client(key)
-    path = re.sub(r"\{\w+\}", str(uuid4()), route.path)
-    return client.generic(route.method, path, "{}", content_type="application/json")
+    client = client_of(key)
+    return client.generic(route.method, route.example, "{}", content_type="application/json")
 
 
 def test_the_table_has_routes() -> None:
@@ -243,15 +242,13 @@ class Unreadable:
 def test_no_route_reads_a_body_before_it_knows_the_caller(
     keys: dict[str, str | None], actor: str
 ) -> None:
-    key = keys[actor]
-    client = APIClient() if key is None else factories.client(key)
+    client = client_of(keys[actor])
     refused = []
     for route in (route for route in KEYED_ROUTES if route.method != "GET"):
-        path = re.sub(r"\{\w+\}", str(uuid4()), route.path)
         for content_type in ("application/json", "application/x-www-form-urlencoded"):
             body = {"wsgi.input": Unreadable(), "CONTENT_LENGTH": "9", "CONTENT_TYPE": content_type}
-            response = client.generic(route.method, path, "not JSON,", content_type, **body)
-            refused.append(response.status_code)
+            sent = (route.method, route.example, "not JSON,", content_type)
+            refused.append(client.generic(*sent, **body).status_code)
     assert set(refused) == {401}
 
 
@@ -259,9 +256,9 @@ def test_no_management_route_reads_the_body_of_an_inference_key(tenant: Tenant) 
     client = factories.client(tenant.api_key)
     for route in KEYED_ROUTES:
         if route.method != "GET" and route.permissions == [ManagementKey]:
-            path = re.sub(r"\{\w+\}", str(uuid4()), route.path)
             body = {"wsgi.input": Unreadable(), "CONTENT_LENGTH": "9"}
-            response = client.generic(route.method, path, "x", "application/json", **body)
+            sent = (route.method, route.example, "x", "application/json")
+            response = client.generic(*sent, **body)
             assert (str(route), response.status_code) == (str(route), 403)
 
 

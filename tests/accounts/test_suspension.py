@@ -19,18 +19,14 @@ from tests.support import console, factories
 from tests.support.database import snapshots
 from tests.support.database.states import check_transition
 from tests.support.factories import Tenant
+from tests.support.governance import refusal
 from tests.support.inference.site import Site
+from tests.support.operators.four_eyes import press
 from tests.support.processes import serve
 
 REASON = "An invoice is open. Write to billing@example.com."
 MESSAGE = f"The organization is suspended: {REASON}"
-REFUSAL = {
-    "error": {
-        "code": 403,
-        "message": MESSAGE,
-        "metadata": {"error_type": "organization_suspended"},
-    }
-}
+REFUSAL = refusal(403, "organization_suspended", MESSAGE)
 
 
 def suspend(tenant: Tenant) -> None:
@@ -178,12 +174,12 @@ def test_the_console_suspends_and_resumes(operator: Client, tenant: Tenant) -> N
     row = tenant.organization
     path = console.page(row, "suspend")
     before = snapshots.everything()
-    refused = operator.post(path, {**console.SUBMIT, "reason": " "})
+    refused = press(operator, row, "suspend", reason=" ")
     assert "This field is required." in refused.content.decode()
     assert snapshots.everything() == before
     assert console.page(row, "resume") not in operator.get(console.page(row)).content.decode()
 
-    operator.post(path, {**console.SUBMIT, "reason": REASON})
+    press(operator, row, "suspend", reason=REASON)
     row.refresh_from_db()
     assert (row.is_suspended, row.suspension_reason) == (True, REASON)
     assert row.suspended_by == "operator operator"
@@ -193,6 +189,6 @@ def test_the_console_suspends_and_resumes(operator: Client, tenant: Tenant) -> N
     assert REASON in shown
     assert path not in shown
 
-    operator.post(console.page(row, "resume"), console.SUBMIT)
+    press(operator, row, "resume")
     row.refresh_from_db()
     assert (row.is_suspended, row.suspension_reason, row.suspended_by) == (False, "", "")

@@ -30,21 +30,34 @@ from tests.support.inference.site import Site
 def sentences(client: Client, path: str) -> list[str]:
     """Returns what a dialog foresees; opening it changes nothing."""
     before = snapshots.everything()
-    text = client.get(path).content.decode()
+    answer = client.get(path)
     assert snapshots.everything() == before
+    return foreseen(answer)
+
+
+def foreseen(answer: Any) -> list[str]:
+    text = answer.content.decode()
     block = re.search(r'aria-label="Consequences">(.*?)</ul>', text, re.DOTALL)
     assert block is not None
     return [html.unescape(each) for each in re.findall(r"<li>(.*?)</li>", block[1], re.DOTALL)]
 
 
+def serve(site: Site, count: int, **fields: Any) -> None:
+    """Stores so many requests of 300 + 100 tokens for the site's model at its provider."""
+    facts = {"model": site.model.slug, "provider_name": site.provider.name}
+    for _ in range(count):
+        factories.make_generation(
+            site.tenant, **facts, prompt_tokens=300, completion_tokens=100, **fields
+        )
+
+
 def test_a_key_names_its_organization_and_its_traffic(operator: Client, tenant: Tenant) -> None:
     key = ApiKey.objects.get(digest=digest_api_key(tenant.api_key))
-    other = ApiKey.objects.create_key(workspace=tenant.workspace, name="other")[0]
+    other = make_key(tenant, "other")
     now = timezone.now()
     for minutes in (1, 30, 90):
-        factories.make_generation(
-            tenant, cost_nano=10**9, created_at=now - timedelta(minutes=minutes)
-        )
+        created_at = now - timedelta(minutes=minutes)
+        factories.make_generation(tenant, cost_nano=10**9, created_at=created_at)
 
     for verb in ("pause", "revoke"):
         assert sentences(operator, console.page(key, verb)) == [
@@ -66,16 +79,8 @@ def test_an_organization_names_its_keys(operator: Client, tenant: Tenant) -> Non
 
 def test_an_endpoint_names_where_its_requests_will_go(operator: Client, site: Site) -> None:
     site.allow_fallback()
-    endpoint = site.own(price=factories.make_price("0.000001", "0.000002"))
-    for _ in range(2):
-        factories.make_generation(
-            site.tenant,
-            private_endpoint=endpoint,
-            model=site.model.slug,
-            provider_name=site.provider.name,
-            prompt_tokens=300,
-            completion_tokens=100,
-        )
+    endpoint = site.own(price=factories.make_price())
+    serve(site, 2, private_endpoint=endpoint)
 
     alone = sentences(operator, console.page(endpoint, "disable"))
     assert alone[1:] == [
@@ -96,16 +101,8 @@ def off(client: Client, row: Any) -> list[str]:
 def test_what_leaves_the_catalogue_names_where_its_requests_will_go(
     operator: Client, site: Site
 ) -> None:
-    public = site.publish(price=factories.make_price("0.000001", "0.000002"))
-    for _ in range(3):
-        factories.make_generation(
-            site.tenant,
-            model_endpoint=public,
-            model=site.model.slug,
-            provider_name=site.provider.name,
-            prompt_tokens=300,
-            completion_tokens=100,
-        )
+    public = site.publish(price=factories.make_price())
+    serve(site, 3, model_endpoint=public)
 
     nowhere = "3 requests of the key inference: nothing else may serve them; they will get 404."
     for row in (public, site.provider, site.model):
@@ -182,7 +179,7 @@ def test_further_keys_need_no_further_reading_of_the_catalogue(
     public = site.publish()
     counts = []
     for name in ("one", "two", "three"):
-        key, _ = ApiKey.objects.create_key(workspace=site.tenant.workspace, name=name)
+        key = make_key(site.tenant, name)
         factories.make_generation(
             site.tenant, api_key=key, model_endpoint=public, model=site.model.slug
         )
@@ -245,15 +242,12 @@ def test_a_dialog_looks_at_the_busiest_ten_keys(operator: Client, public: ModelE
 
 
 def test_each_organization_is_routed_by_its_own_rules(operator: Client, site: Site) -> None:
-    public = site.publish(price=factories.make_price("0.000001", "0.000002"))
+    public = site.publish(price=factories.make_price())
     strict, private, _ = served_tenants(public, 3)
-    other = factories.make_endpoint(
-        site.model, factories.make_provider(), price=factories.make_price("0.000001", "0.000002")
-    )
+    other = factories.make_endpoint(site.model, factories.make_provider())
     other.provider.set_credential(Secret("a-credential-of-the-operator"))
-    Guardrail.objects.get(organization=strict.organization).edit(
-        allowed_providers=[site.provider.slug]
-    )
+    guardrail = Guardrail.objects.get(organization=strict.organization)
+    guardrail.edit(allowed_providers=[site.provider.slug])
     own = factories.make_active(
         private, site.model, site.provider, base_url=site.upstream.base_url,
         price=factories.make_price("0.0000001", "0.0000002"),
@@ -353,10 +347,7 @@ def test_a_row_leaves_the_catalogue_and_returns(operator: Client, site: Site) ->
 def selected(client: Client, model: type[Any], action: str, *rows: Any) -> list[str]:
     """Returns what the confirmation of an action over rows foresees."""
     chosen = {"action": action, "_selected_action": [str(row.pk) for row in rows]}
-    text = client.post(console.listing(model), chosen).content.decode()
-    block = re.search(r'aria-label="Consequences">(.*?)</ul>', text, re.DOTALL)
-    assert block is not None
-    return [html.unescape(each) for each in re.findall(r"<li>(.*?)</li>", block[1], re.DOTALL)]
+    return foreseen(client.post(console.listing(model), chosen))
 
 
 def test_an_action_over_rows_sums_their_traffic(operator: Client, site: Site) -> None:
@@ -374,10 +365,7 @@ def test_an_action_over_rows_sums_their_traffic(operator: Client, site: Site) ->
         "Such requests will get 401.",
     ]
     told = selected(operator, PrivateEndpoint, "disable_selected", endpoint, second)
-    assert told[:2] == [
-        "2 endpoints of Acme.",
-        "They had 2 requests in the last hour, for $2.00.",
-    ]
+    assert told[:2] == ["2 endpoints of Acme.", "They had 2 requests in the last hour, for $2.00."]
     public = site.publish()
     factories.make_generation(site.tenant, model_endpoint=public, cost_nano=10**9)
     told = selected(operator, Provider, "delist_selected", site.provider, public.provider)
@@ -395,10 +383,9 @@ def test_what_is_deleted_names_the_requests_that_used_it(operator: Client, tenan
     factories.make_generation(tenant, **byok, cost_nano=10**9, attempts=paid_by(credential))
     factories.make_generation(tenant, api_key=key, preset_id=preset.pk, cost_nano=10**9)
 
+    one = ["It had 1 request in the last hour, for $1.00."]
     for verb in ("remove", "rotate"):
-        assert sentences(operator, console.page(credential, verb)) == [
-            "It had 1 request in the last hour, for $1.00."
-        ]
+        assert sentences(operator, console.page(credential, verb)) == one
     assert sentences(operator, console.page(guardrail, "remove")) == [
         "It limits 1 key, by assignment or by their creators.",
         "They had 2 requests in the last hour, for $2.00.",
@@ -406,9 +393,7 @@ def test_what_is_deleted_names_the_requests_that_used_it(operator: Client, tenan
     assert sentences(operator, console.page(idle, "remove"))[0] == (
         "It limits 0 keys, by assignment or by their creators."
     )
-    assert sentences(operator, console.page(preset, "remove")) == [
-        "It had 1 request in the last hour, for $1.00."
-    ]
+    assert sentences(operator, console.page(preset, "remove")) == one
 
 
 def paid_by(*credentials: ByokCredential | None) -> list[dict[str, Any]]:
