@@ -5,16 +5,15 @@ from __future__ import annotations
 import pytest
 from django.test import Client
 
-from accounts.models import (
-    ByokCredential,
-)
+from accounts.models import ByokCredential
 from catalog.models import Provider
 from config.audit.entries import AuditEntry
 from config.credentials import Secret
 from tests.support import factories
-from tests.support.console import SECRET, SUBMIT, fingerprint, listing, messages_of, page
+from tests.support.console import SECRET, fingerprint, listing, messages_of, page
 from tests.support.factories import Tenant
 from tests.support.governance import make_key
+from tests.support.operators.four_eyes import press
 from tests.support.simulator.server import Simulator
 
 
@@ -32,18 +31,14 @@ def _byok_form(tenant: Tenant, provider: Provider, **fields: str) -> dict[str, s
 def test_add_credential_encrypts_the_secret(operator: Client, tenant: Tenant) -> None:
     provider = factories.make_provider()
 
-    response = operator.post(
-        listing(ByokCredential, "add"),
-        _byok_form(tenant, provider, allowed_hosts="llm.example.com", name="main"),
-    )
+    form = _byok_form(tenant, provider, allowed_hosts="llm.example.com", name="main")
+    response = operator.post(listing(ByokCredential, "add"), form)
 
     credential = ByokCredential.objects.get()
     assert response.status_code == 302
     assert credential.reveal() == Secret(SECRET)
-    assert (credential.organization, credential.workspace) == (
-        tenant.organization,
-        tenant.workspace,
-    )
+    assert credential.organization == tenant.organization
+    assert credential.workspace == tenant.workspace
     assert (credential.provider_slug, credential.label) == (provider.slug, "…3210")
     assert (credential.allowed_hosts, credential.allowed_models) == (["llm.example.com"], None)
     assert (credential.declared_zdr, credential.declared_region) == (None, None)
@@ -135,7 +130,7 @@ def test_change_credential_keeps_the_secret(operator: Client, tenant: Tenant) ->
 def test_rotate_credential_replaces_the_secret(operator: Client, tenant: Tenant) -> None:
     credential = factories.make_credential(tenant, factories.make_provider(), SECRET)
 
-    operator.post(page(credential, "rotate"), {**SUBMIT, "secret": f"{SECRET}-new"})
+    press(operator, credential, "rotate", secret=f"{SECRET}-new")
 
     rotated = ByokCredential.objects.get()
     assert (rotated.version, rotated.reveal()) == (2, Secret(f"{SECRET}-new"))
@@ -149,14 +144,14 @@ def test_rotate_credential_can_revalidate_dependent_endpoints(
     endpoint = factories.make_active(
         tenant, factories.make_model(), provider, base_url=simulator.base_url
     )
-    form = {**SUBMIT, "secret": "bad-credential-0123456789", "revalidate": "on"}
+    form = {"secret": "bad-credential-0123456789", "revalidate": "on"}
 
-    refused = operator.post(page(credential, "rotate"), form, follow=True)
+    refused = press(operator, credential, "rotate", **form)
 
     assert str(endpoint) in operator.get(page(credential)).content.decode()
     assert "does not pass with the new secret" in refused.content.decode()
     assert ByokCredential.objects.get().reveal() == Secret(SECRET)
-    operator.post(page(credential, "rotate"), {**form, "secret": f"{SECRET}-new"})
+    press(operator, credential, "rotate", **{**form, "secret": f"{SECRET}-new"})
     assert ByokCredential.objects.get().reveal() == Secret(f"{SECRET}-new")
     endpoint.refresh_from_db()
     assert endpoint.validation is not None
@@ -171,7 +166,7 @@ def test_delete_credential_wipes_its_secret(operator: Client, tenant: Tenant) ->
     credential.refresh_from_db()
     assert credential.deleted_at is None
 
-    response = operator.post(page(credential, "remove"), SUBMIT, follow=True)
+    response = press(operator, credential, "remove")
     assert messages_of(response) == [f"{credential} is deleted."]
     assert response.redirect_chain == [(listing(ByokCredential), 302)]
     assert list(response.context["cl"].result_list) == []

@@ -11,9 +11,7 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.utils import timezone
 
-from accounts.models import (
-    ApiKey,
-)
+from accounts.models import ApiKey
 from billing.models import Meter
 from config.audit.entries import AuditEntry
 from config.clocks.clock import clock
@@ -21,16 +19,15 @@ from config.secrets import digest_api_key
 from tests.support import factories
 from tests.support.console import SUBMIT, fingerprint, listing, messages_of, page, report_of
 from tests.support.factories import Tenant
-from tests.support.governance import make_member
+from tests.support.governance import make_key, make_member
+from tests.support.operators.four_eyes import press
 
 KEY = re.compile(r"(?:sk|mk)-cw-[0-9A-Za-z]{49}")
 
 
 def test_add_key_shows_the_secret_once(operator: Client, tenant: Tenant) -> None:
-    response = operator.post(
-        listing(ApiKey, "add"),
-        {"workspace": str(tenant.workspace.pk), "name": "CI", "is_management": "on"},
-    )
+    form = {"workspace": str(tenant.workspace.pk), "name": "CI", "is_management": "on"}
+    response = operator.post(listing(ApiKey, "add"), form)
 
     [secret] = set(KEY.findall(response.content.decode()))
     assert secret.startswith("mk-cw-")
@@ -48,16 +45,8 @@ def test_add_key_shows_the_secret_once(operator: Client, tenant: Tenant) -> None
 
 def test_change_key_changes_only_name_and_expiry(operator: Client, tenant: Tenant) -> None:
     key, secret = ApiKey.objects.create_key(workspace=tenant.workspace, name="before")
-    operator.post(
-        page(key),
-        {
-            "name": "after",
-            "expires_at_0": "2100-01-01",
-            "expires_at_1": "00:00:00",
-            "is_management": "on",
-            "disabled": "on",
-        },
-    )
+    form = {"name": "after", "expires_at_0": "2100-01-01", "expires_at_1": "00:00:00"}
+    operator.post(page(key), {**form, "is_management": "on", "disabled": "on"})
 
     found = ApiKey.objects.get(pk=key.pk)
     assert (found.name, str(found.expires_at)) == ("after", "2100-01-01 00:00:00+00:00")
@@ -68,14 +57,14 @@ def test_change_key_changes_only_name_and_expiry(operator: Client, tenant: Tenan
 def test_a_revoked_key_is_refused(operator: Client, tenant: Tenant) -> None:
     key = ApiKey.objects.get(name="inference")
 
-    response = operator.post(page(key, "revoke"), SUBMIT, follow=True)
+    response = press(operator, key, "revoke")
 
     assert messages_of(response) == ["The key is revoked."]
     assert ApiKey.objects.get(pk=key.pk).disabled
     assert factories.client(tenant.api_key).get("/api/v1/key").status_code == 401
     assert AuditEntry.objects.get(object_id=str(key.pk)).actor == "operator operator"
     assert not LogEntry.objects.exists()
-    again = operator.post(page(key, "revoke"), SUBMIT, follow=True)
+    again = press(operator, key, "revoke")
     assert messages_of(again) == ["The key is already revoked."]
 
 
@@ -87,7 +76,7 @@ def test_a_rotated_key_shows_its_new_secret_once(
     former = tenant.management_key if key.is_management else tenant.api_key
     path = "/api/v1/keys" if key.is_management else "/api/v1/key"
 
-    response = operator.post(page(key, "rotate"), {**SUBMIT, "overlap": "3600"})
+    response = press(operator, key, "rotate", overlap="3600")
 
     assert "no-store" in response["Cache-Control"]
     assert "API key rotated" in response.text
@@ -101,7 +90,7 @@ def test_a_rotated_key_shows_its_new_secret_once(
     entries = AuditEntry.objects.filter(object_id=str(key.pk)).values_list("actor", "action")
     assert set(entries) == {("operator operator", "admin: accounts_apikey_rotate")}
 
-    again = operator.post(page(key, "rotate"), {**SUBMIT, "overlap": "0"})
+    again = press(operator, key, "rotate", overlap="0")
     assert factories.client(secret).get(path).status_code == 401
     [newest] = set(KEY.findall(again.text))
     assert factories.client(newest).get(path).status_code == 200
@@ -109,7 +98,7 @@ def test_a_rotated_key_shows_its_new_secret_once(
 
 def test_what_cannot_be_rotated_is_refused(operator: Client, tenant: Tenant) -> None:
     key = ApiKey.objects.get(name="inference")
-    operator.post(page(key, "rotate"), {**SUBMIT, "overlap": "3600"})
+    press(operator, key, "rotate", overlap="3600")
     former = key.former.get()
     key.revoke()
     before = fingerprint()
@@ -123,16 +112,16 @@ def test_a_paused_key_is_refused_until_it_is_resumed(operator: Client, tenant: T
     key = ApiKey.objects.get(name="inference")
     caller = factories.client(tenant.api_key)
 
-    paused = operator.post(page(key, "pause"), SUBMIT, follow=True)
+    paused = press(operator, key, "pause")
     assert messages_of(paused) == ["The key is paused."]
     assert caller.get("/api/v1/key").status_code == 401
-    again = operator.post(page(key, "pause"), SUBMIT, follow=True)
+    again = press(operator, key, "pause")
     assert messages_of(again) == ["The key is already paused."]
 
-    resumed = operator.post(page(key, "resume"), SUBMIT, follow=True)
+    resumed = press(operator, key, "resume")
     assert messages_of(resumed) == ["The key is resumed."]
     assert caller.get("/api/v1/key").status_code == 200
-    again = operator.post(page(key, "resume"), SUBMIT, follow=True)
+    again = press(operator, key, "resume")
     assert messages_of(again) == ["The key is not paused."]
     written = AuditEntry.objects.filter(object_id=str(key.pk)).order_by("pk")
     assert [entry.after for entry in written] == [{"disabled": True}, {"disabled": False}]
@@ -146,8 +135,7 @@ def test_a_revoked_key_is_not_resumed(operator: Client, tenant: Tenant) -> None:
     for verb in ("pause", "resume", "limit-spending"):
         path = f"{page(key).removesuffix('change/')}{verb}/"
         assert operator.post(path, {**SUBMIT, "limit": "1"}).status_code == 302, path
-    after = fingerprint()
-    assert {**after, "django_session": None} == {**before, "django_session": None}
+    assert {**fingerprint(), "django_session": None} == {**before, "django_session": None}
 
 
 def test_many_keys_are_paused_and_resumed(operator: Client, tenant: Tenant) -> None:
@@ -162,9 +150,9 @@ def test_many_keys_are_paused_and_resumed(operator: Client, tenant: Tenant) -> N
 
 def test_the_limit_of_a_key_is_set_and_removed(operator: Client, tenant: Tenant) -> None:
     key = ApiKey.objects.get(name="inference")
-    form = {**SUBMIT, "limit": "2.5", "limit_reset": "weekly", "include_byok_in_limit": "on"}
+    form = {"limit": "2.5", "limit_reset": "weekly", "include_byok_in_limit": "on"}
 
-    done = operator.post(page(key, "limit_spending"), form, follow=True)
+    done = press(operator, key, "limit_spending", **form)
     assert messages_of(done) == ["The key may spend $2.5 a week, BYOK included."]
     shown = factories.client(tenant.api_key).get("/api/v1/key").json()["data"]
     assert (shown["limit"], shown["limit_reset"]) == (2.5, "weekly")
@@ -172,10 +160,10 @@ def test_the_limit_of_a_key_is_set_and_removed(operator: Client, tenant: Tenant)
     # The dialog starts with the present limit, so that submitting it changes nothing.
     dialog = operator.get(page(key, "limit_spending"), headers={"HX-Request": "true"})
     assert 'value="2.5"' in dialog.content.decode()
-    same = operator.post(page(key, "limit_spending"), form, follow=True)
+    same = press(operator, key, "limit_spending", **form)
     assert messages_of(same) == ["The limit was like this already."]
 
-    none = operator.post(page(key, "limit_spending"), SUBMIT, follow=True)
+    none = press(operator, key, "limit_spending")
     assert messages_of(none) == ["The key may spend without a limit."]
     assert ApiKey.objects.get(pk=key.pk).limit_nano is None
 
@@ -183,10 +171,7 @@ def test_the_limit_of_a_key_is_set_and_removed(operator: Client, tenant: Tenant)
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("limit", "-1"),
-        ("limit", "0.0000000001"),
-        ("limit", "1000000000.1"),
-        ("limit", "much"),
+        *(("limit", text) for text in ("-1", "0.0000000001", "1000000000.1", "much")),
         ("limit_reset", "hourly"),
     ],
 )
@@ -200,8 +185,7 @@ def test_a_wrong_limit_is_refused_at_its_field(
 
     assert response.status_code == 200
     assert set(response.context["form"].errors) == {field}
-    after = fingerprint()
-    assert {**after, "django_session": None} == {**before, "django_session": None}
+    assert {**fingerprint(), "django_session": None} == {**before, "django_session": None}
 
 
 def test_the_list_shows_what_keys_have_spent_and_when(operator: Client, tenant: Tenant) -> None:
@@ -219,10 +203,7 @@ def test_the_list_shows_what_keys_have_spent_and_when(operator: Client, tenant: 
 
 def test_the_list_is_sorted_by_what_was_spent_this_month(operator: Client, tenant: Tenant) -> None:
     today = clock.now().date()
-    for name, cost, day in (
-        ("inference", 2, today),
-        ("management", 9, today - timedelta(days=40)),
-    ):
+    for name, cost, day in (("inference", 2, today), ("management", 9, today - timedelta(days=40))):
         Meter.objects.filter(pk=ApiKey.objects.get(name=name).pk).update(cost_monthly=cost, day=day)
 
     def names(order: str) -> list[str]:
@@ -260,12 +241,8 @@ def test_keys_are_filtered_by_their_pepper(operator: Client, tenant: Tenant, set
 
 def test_keys_are_filtered_by_state(operator: Client, tenant: Tenant) -> None:
     for name in ("paused", "revoked", "expired"):
-        ApiKey.objects.create_key(
-            workspace=tenant.workspace,
-            name=name,
-            expires_at=clock.now() if name == "expired" else None,
-            limit_nano=1_500_000_000,
-        )
+        expires_at = clock.now() if name == "expired" else None
+        make_key(tenant, name, expires_at=expires_at, limit_nano=1_500_000_000)
     ApiKey.objects.get(name="paused").pause()
     ApiKey.objects.get(name="revoked").revoke()
     offered = {

@@ -74,88 +74,60 @@ def form_of(user: User, **changes: Any) -> dict[str, Any]:
     return {**form, **changes}
 
 
-Attempt = Callable[[Client, dict[str, Any]], Any]
-
-ATTEMPTS: dict[str, Attempt] = {
-    "make a superuser": lambda client, of: client.post(
-        f"{USERS}{of['sue'].pk}/change/", form_of(of["sue"], is_superuser="on")
-    ),
-    "add a superuser": lambda client, of: client.post(
-        f"{USERS}add/", {**NEW, "is_superuser": "on"}
-    ),
-    "add an operator with a role": lambda client, of: client.post(
-        f"{USERS}add/", {**NEW, "groups": [of["beyond"].pk]}
-    ),
-    "give a permission beyond one's own": lambda client, of: client.post(
-        f"{USERS}{of['sue'].pk}/change/",
-        form_of(of["sue"], user_permissions=[Permission.objects.get(codename="add_session").pk]),
-    ),
-    "give a group beyond one's own": lambda client, of: client.post(
-        f"{USERS}{of['sue'].pk}/change/", form_of(of["sue"], groups=[of["beyond"].pk])
-    ),
-    "make oneself a superuser": lambda client, of: client.post(
-        f"{USERS}{of['adam'].pk}/change/", {"email": "", "is_superuser": "on"}
-    ),
-    "give oneself a role": lambda client, of: client.post(
-        f"{USERS}{of['adam'].pk}/change/",
-        {"email": "", "groups": [Group.objects.get(name=Role.FINANCE).pk]},
-    ),
-    "give oneself a permission": lambda client, of: client.post(
-        f"{USERS}{of['adam'].pk}/change/",
-        {"email": "", "user_permissions": [Permission.objects.get(codename="add_session").pk]},
-    ),
-    "change a superuser's e-mail": lambda client, of: client.post(
-        f"{USERS}{of['root'].pk}/change/", form_of(of["root"], email="adam@example.com")
-    ),
-    "disable a superuser": lambda client, of: client.post(
-        f"{USERS}{of['root'].pk}/change/", {"email": ""}
-    ),
-    "set a superuser's password": lambda client, of: client.post(
-        f"{USERS}{of['root'].pk}/password/", {"usable_password": "true", **PASSWORDS}
-    ),
-    "set the password of who has more": lambda client, of: client.post(
-        f"{USERS}{of['max'].pk}/password/", {"usable_password": "true", **PASSWORDS}
-    ),
-    "change who has more and is inactive": lambda client, of: client.post(
-        f"{USERS}{of['max'].pk}/change/", form_of(of["max"], groups=[])
-    ),
-    "delete a superuser": lambda client, of: client.post(
-        f"{USERS}{of['root'].pk}/delete/", {"post": "yes"}
-    ),
-    "delete a superuser in the list": lambda client, of: client.post(
-        USERS, {"action": "delete_selected", "_selected_action": of["root"].pk, "post": "yes"}
-    ),
-    "edit a superuser in the list": lambda client, of: client.post(
-        f"{USERS}?q=root",
-        {"form-TOTAL_FORMS": 1, "form-INITIAL_FORMS": 1, "form-0-id": of["root"].pk,
-         "form-0-is_active": "", "_save": "Save"},
-    ),
-    "remove a superuser's second factor": lambda client, of: client.post(
-        f"/admin/otp_totp/totpdevice/{of['device'].pk}/remove/", SUBMIT
-    ),
-    "delete a superuser's second factor": lambda client, of: client.post(
-        f"/admin/otp_totp/totpdevice/{of['device'].pk}/delete/", {"post": "yes"}
-    ),
-    "add a permission to one's own role": lambda client, of: client.post(
-        f"{GROUPS}{of['role'].pk}/change/",
-        {"name": "Mine", "permissions": [Permission.objects.get(codename="add_session").pk]},
-    ),
-    "add a permission beyond one's own to a role": lambda client, of: client.post(
-        f"{GROUPS}{Group.objects.get(name=Role.SUPPORT).pk}/change/",
-        {"name": "Support", "permissions": [Permission.objects.get(codename="add_session").pk]},
-    ),
-    "create a group beyond one's own": lambda client, of: client.post(
-        f"{GROUPS}add/",
-        {"name": "Mine", "permissions": [Permission.objects.get(codename="add_session").pk]},
-    ),
-    "change a group beyond one's own": lambda client, of: client.post(
-        f"{GROUPS}{of['beyond'].pk}/change/", {"name": "Beyond", "permissions": []}
-    ),
-    "delete a group beyond one's own": lambda client, of: client.post(
-        f"{GROUPS}{of['beyond'].pk}/delete/", {"post": "yes"}
-    ),
-    "add a permission": lambda client, of: client.post("/admin/auth/permission/add/", {}),
-    "import operators": lambda client, of: client.post(f"{USERS}import/", {}),
+ROLES = {"role": Role.ADMINISTRATOR, "support": Role.SUPPORT, "finance": Role.FINANCE}
+CONFIRMED = {"post": "yes"}
+NEW_PASSWORD = {"usable_password": "true", **PASSWORDS}
+# The path of each attempt, in which a name stands for its row, and the form that is sent.
+ATTEMPTS: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
+    "make a superuser": (
+        "auth/user/{sue}/change/", lambda of: form_of(of["sue"], is_superuser="on")),
+    "add a superuser": ("auth/user/add/", lambda of: {**NEW, "is_superuser": "on"}),
+    "add an operator with a role": (
+        "auth/user/add/", lambda of: {**NEW, "groups": [of["beyond"].pk]}),
+    "give a permission beyond one's own": (
+        "auth/user/{sue}/change/",
+        lambda of: form_of(of["sue"], user_permissions=[of["session"].pk])),
+    "give a group beyond one's own": (
+        "auth/user/{sue}/change/", lambda of: form_of(of["sue"], groups=[of["beyond"].pk])),
+    "make oneself a superuser": (
+        "auth/user/{adam}/change/", lambda of: {"email": "", "is_superuser": "on"}),
+    "give oneself a role": (
+        "auth/user/{adam}/change/", lambda of: {"email": "", "groups": [of["finance"].pk]}),
+    "give oneself a permission": (
+        "auth/user/{adam}/change/",
+        lambda of: {"email": "", "user_permissions": [of["session"].pk]}),
+    "change a superuser's e-mail": (
+        "auth/user/{root}/change/", lambda of: form_of(of["root"], email="adam@example.com")),
+    "disable a superuser": ("auth/user/{root}/change/", lambda of: {"email": ""}),
+    "set a superuser's password": ("auth/user/{root}/password/", lambda of: NEW_PASSWORD),
+    "set the password of who has more": ("auth/user/{max}/password/", lambda of: NEW_PASSWORD),
+    "change who has more and is inactive": (
+        "auth/user/{max}/change/", lambda of: form_of(of["max"], groups=[])),
+    "delete a superuser": ("auth/user/{root}/delete/", lambda of: CONFIRMED),
+    "delete a superuser in the list": (
+        "auth/user/",
+        lambda of: {"action": "delete_selected", "_selected_action": of["root"].pk, **CONFIRMED}),
+    "edit a superuser in the list": (
+        "auth/user/?q=root",
+        lambda of: {"form-TOTAL_FORMS": 1, "form-INITIAL_FORMS": 1, "form-0-id": of["root"].pk,
+                    "form-0-is_active": "", "_save": "Save"}),
+    "remove a superuser's second factor": (
+        "otp_totp/totpdevice/{device}/remove/", lambda of: SUBMIT),
+    "delete a superuser's second factor": (
+        "otp_totp/totpdevice/{device}/delete/", lambda of: CONFIRMED),
+    "add a permission to one's own role": (
+        "auth/group/{role}/change/",
+        lambda of: {"name": "Mine", "permissions": [of["session"].pk]}),
+    "add a permission beyond one's own to a role": (
+        "auth/group/{support}/change/",
+        lambda of: {"name": "Support", "permissions": [of["session"].pk]}),
+    "create a group beyond one's own": (
+        "auth/group/add/", lambda of: {"name": "Mine", "permissions": [of["session"].pk]}),
+    "change a group beyond one's own": (
+        "auth/group/{beyond}/change/", lambda of: {"name": "Beyond", "permissions": []}),
+    "delete a group beyond one's own": ("auth/group/{beyond}/delete/", lambda of: CONFIRMED),
+    "add a permission": ("auth/permission/add/", lambda of: {}),
+    "import operators": ("auth/user/import/", lambda of: {}),
 }  # fmt: skip
 # The form comes back with an error, or there is no such page; all others are refused with 403.
 STATUSES = {
@@ -176,14 +148,14 @@ def test_an_administrator_gets_no_further(
     high = User.objects.create_user("max", is_staff=True, is_active=False)
     high.groups.add(beyond)
     device = TOTPDevice.objects.create(user=root, name="app", key=SECOND_FACTOR)
-    role = Group.objects.get(name=Role.ADMINISTRATOR)
     before = state()
 
-    answer = ATTEMPTS[attempt](
-        administrator,
-        {"adam": adam, "sue": sue, "root": root, "max": high, "beyond": beyond,
-         "device": device, "role": role},
-    )  # fmt: skip
+    rows = {"adam": adam, "sue": sue, "root": root, "max": high, "beyond": beyond, "device": device}
+    rows["session"] = Permission.objects.get(codename="add_session")
+    rows |= {name: Group.objects.get(name=role) for name, role in ROLES.items()}
+    path, form = ATTEMPTS[attempt]
+    pks = {name: row.pk for name, row in rows.items()}
+    answer = administrator.post(f"/admin/{path.format(**pks)}", form(rows))
 
     assert answer.status_code == STATUSES.get(attempt, 403)
     assert state() == before
@@ -205,7 +177,7 @@ def test_an_administrator_manages_operators_with_no_more_permissions(
     finance = Group.objects.get(name=Role.FINANCE)
     form = form_of(sue, email="sue@example.com", groups=[finance.pk])
     assert administrator.post(f"{USERS}{sue.pk}/change/", form).status_code == 302
-    set_password = {"usable_password": "true", "set-password": "1", **PASSWORDS}
+    set_password = {**NEW_PASSWORD, "set-password": "1"}
     assert administrator.post(f"{USERS}{sue.pk}/password/", set_password).status_code == 302
     assert administrator.post(f"{USERS}add/", NEW).status_code == 302
 
@@ -248,7 +220,7 @@ def test_name_of_an_operator_is_fixed(operator: Client, sue: User) -> None:
 def test_own_password_needs_the_old_one(operator: Client, prefix: str) -> None:
     own = User.objects.get(username="operator")
     path = f"{USERS}{prefix}{own.pk}/password/"
-    answer = operator.post(path, {"usable_password": "true", **PASSWORDS})
+    answer = operator.post(path, NEW_PASSWORD)
 
     assert answer["Location"] == "/admin/password_change/"
     own.refresh_from_db()

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from django.test import Client
 
-from accounts.models import (
-    Organization,
-    workspace_for,
-)
+from accounts.models import Organization, workspace_for
 from tests.support import factories
 from tests.support.console import change, fingerprint, listing
 from tests.support.factories import Tenant

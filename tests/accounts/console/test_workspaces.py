@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from django.test import Client
 
-from accounts.models import (
-    BudgetInterval,
-    Member,
-    Workspace,
-    WorkspaceBudget,
-)
+from accounts.models import BudgetInterval, Member, Workspace, WorkspaceBudget
 from tests.support import factories
 from tests.support.console import SUBMIT, change, fingerprint, listing, page
 from tests.support.factories import Tenant
