@@ -17,6 +17,7 @@ from tests.support import factories
 from tests.support.console import SUBMIT, listing, messages_of, page
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
+from tests.support.operators.four_eyes import press
 
 
 @pytest.fixture
@@ -95,8 +96,7 @@ def test_a_charge_beyond_what_is_available_changes_nothing(
 ) -> None:
     dear = factories.make_excess(tenant, 1_001 * 10**9)
     before = snapshots.everything()
-    response = operator.post(page(dear, "charge"), {**SUBMIT, "note": "x"}, follow=True)
-    [message] = messages_of(response)
+    [message] = messages_of(press(operator, dear, "charge", note="x"))
     assert message.startswith("The organization has less available than the excess.")
     after = snapshots.everything()
     assert after == before or set(after) == set(before)
@@ -113,11 +113,8 @@ def test_selected_excesses_are_decided_row_by_row(operator: Client, tenant: Tena
     }
     operator.post(listing(Excess), form)
     # A claim that costs nothing cannot be charged; the others are.
-    assert dict(Excess.objects.values_list("amount_nano", "status")) == {
-        5: "charged",
-        0: "under_review",
-        7: "charged",
-    }
+    found = dict(Excess.objects.values_list("amount_nano", "status"))
+    assert found == {5: "charged", 0: "under_review", 7: "charged"}
     operator.post(listing(Excess), {**form, "action": "write_off_selected"})
     assert Excess.objects.under_review().count() == 0
     assert find_differences() == []
@@ -132,9 +129,8 @@ def test_who_may_only_view_decides_nothing(viewer: Client, excess: Excess) -> No
 
 def test_finance_decides(db: None, excess: Excess) -> None:
     user = User.objects.create_user("fin", is_staff=True)
-    user.user_permissions.set(
-        Permission.objects.filter(codename__in=("view_excess", "change_excess"))
-    )
+    permissions = Permission.objects.filter(codename__in=("view_excess", "change_excess"))
+    user.user_permissions.set(permissions)
     client = Client()
     client.force_login(user)
     client.post(page(excess, "write_off"), {**SUBMIT, "note": "x"})

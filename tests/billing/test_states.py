@@ -113,19 +113,18 @@ def test_an_excess_is_charged_whole_or_not_at_all(tenant: Tenant) -> None:
     assert find_differences() == []
 
 
-def test_an_excess_of_a_refunded_generation_is_not_charged(tenant: Tenant) -> None:
+def transfer(tenant: Tenant, debit: str, credit: str, **fields: Any) -> Transfer:
+    """Stores a transfer of 5 without a change to the balances of its accounts."""
     accounts = {row.kind: row for row in Account.objects.for_organization(tenant.organization.pk)}
-    Transfer.objects.create(
-        organization=tenant.organization,
-        kind=Transfer.Kind.REFUND,
-        debit=accounts["usage"],
-        credit=accounts["credits"],
-        amount_nano=5,
-        posted_nano=5,
-        status="posted",
-        ended_at=timezone.now(),
-        reference="gen-1",
+    sides = {"debit": accounts[debit], "credit": accounts[credit]}
+    return Transfer.objects.create(
+        organization=tenant.organization, amount_nano=5, **sides, **fields
     )
+
+
+def test_an_excess_of_a_refunded_generation_is_not_charged(tenant: Tenant) -> None:
+    ended = {"posted_nano": 5, "status": "posted", "ended_at": timezone.now()}
+    transfer(tenant, "usage", "credits", kind=Transfer.Kind.REFUND, reference="gen-1", **ended)
     with pytest.raises(NotChargeable, match="was refunded"):
         reviews.charge(factories.make_excess(tenant), by="bob")
     assert Excess.objects.get().status == "under_review"
@@ -150,8 +149,6 @@ def test_database_refuses_to_change_an_excess_but_once(
 @pytest.mark.parametrize("after", Transfer.Status.values)
 @pytest.mark.parametrize("before", Transfer.Status.values)
 def test_database_lets_a_pending_transfer_end_once(tenant: Tenant, before: str, after: str) -> None:
-    accounts = {row.kind: row for row in Account.objects.for_organization(tenant.organization.pk)}
-
     def columns(status: str) -> dict[str, Any]:
         return {
             "status": status,
@@ -159,15 +156,8 @@ def test_database_lets_a_pending_transfer_end_once(tenant: Tenant, before: str, 
             "ended_at": None if status == "pending" else timezone.now(),
         }
 
-    transfer = Transfer.objects.create(
-        organization=tenant.organization,
-        kind=Transfer.Kind.USAGE,
-        debit=accounts["credits"],
-        credit=accounts["usage"],
-        amount_nano=5,
-        **columns(before),
-    )
-    rows = Transfer.objects.filter(pk=transfer.pk)
+    made = transfer(tenant, "credits", "usage", kind=Transfer.Kind.USAGE, **columns(before))
+    rows = Transfer.objects.filter(pk=made.pk)
     if before == "pending" and after != "pending":
         assert rows.update(**columns(after)) == 1
     else:

@@ -85,9 +85,8 @@ def test_find_differences_reports_a_transfer_between_organizations(tenant: Tenan
     with tampering("billing_transfer"):
         row = Transfer.objects.for_organization(tenant.organization.pk).latest("id")
         Transfer.objects.filter(pk=row.pk).update(organization=other.organization)
-    assert audit.find_differences() == [
-        f"transfer {row.pk}: its accounts are not those of organization {other.organization.pk}"
-    ]
+    text = f"transfer {row.pk}: its accounts are not those of organization {other.organization.pk}"
+    assert audit.find_differences() == [text]
 
 
 def test_verify_refunds_reports_a_refund_above_the_payment(tenant: Tenant) -> None:
@@ -116,9 +115,8 @@ def test_find_differences_reports_a_deposit_without_its_transfer_and_the_reverse
     with tampering("billing_deposit"):
         Deposit.objects.all().delete()
     row = Transfer.objects.get(kind="deposit")
-    assert audit.find_differences() == [
-        f"transfer {row.pk}: there is no credited deposit:{deposit.pk}"
-    ]
+    text = f"transfer {row.pk}: there is no credited deposit:{deposit.pk}"
+    assert audit.find_differences() == [text]
 
 
 def test_verify_ledger_reports_a_generation_that_did_not_pay_its_cost(tenant: Tenant) -> None:

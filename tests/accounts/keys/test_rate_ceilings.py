@@ -123,13 +123,9 @@ def test_the_limits_of_a_model_have_ceilings_of_their_own(
     ],
 )
 def test_limits_follow_a_new_ceiling(
-    management: APIClient,
-    limited: tuple[str, LimitOwner],
-    limit: int | None,
-    before: int | None,
-    after: int | None,
-    expected: int | None,
-) -> None:
+    management: APIClient, limited: tuple[str, LimitOwner], limit: int | None, before: int | None,
+    after: int | None, expected: int | None,
+) -> None:  # fmt: skip
     path, owner = limited
 
     def move(ceiling: int | None, *, replaces_lower: bool = False) -> None:

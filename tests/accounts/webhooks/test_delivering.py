@@ -24,7 +24,14 @@ from config.outbound.engine import Places
 from config.outbound.sending import SendingOutcome
 from tests.support import factories
 from tests.support.factories import Tenant
-from tests.support.upstreams.receiving import KEY, TAKEN, Receiver, run_receiver, verify
+from tests.support.upstreams.receiving import (
+    KEY,
+    TAKEN,
+    Receiver,
+    run_receiver,
+    taking_after,
+    verify,
+)
 from tests.support.upstreams.tls import answering
 from tests.support.upstreams.tls import sending as sending_bytes
 
@@ -66,11 +73,8 @@ def test_only_the_chosen_kinds_of_ones_own_organization_are_told(
     tell()
     tell(kind="key.revoked")
     record_event("key.revoked", organization=other.organization.pk, data={**KEY, "name": "theirs"})
-    record_event(
-        "catalog.proposed",
-        organization=None,
-        data={"source": "litellm", "count": 1, "risky": 0, "subjects": []},
-    )
+    data = {"source": "litellm", "count": 1, "risky": 0, "subjects": []}
+    record_event("catalog.proposed", organization=None, data=data)
     event_source.run()
     assert [json.loads(body)["data"]["name"] for _, body in receiver.messages] == ["Production"]
 
@@ -105,15 +109,9 @@ def test_operators_are_told_of_every_organization_and_organizations_not_of_their
     ],
 )
 def test_an_attempt_that_fails_is_repeated_with_the_same_id(
-    subscribe: Subscribe,
-    tell: Tell,
-    receiver: Receiver,
-    later: Later,
-    results: Results,
-    script: Any,
-    error: str,
-    status: int | None,
-) -> None:
+    subscribe: Subscribe, tell: Tell, receiver: Receiver, later: Later, results: Results,
+    script: Any, error: str, status: int | None,
+) -> None:  # fmt: skip
     subscription, secret = subscribe(receiver.url)
     receiver.answer(script)
     tell()
@@ -159,21 +157,12 @@ def test_a_long_answer_is_not_read(
 
 
 def test_a_receiver_that_hangs_delays_no_other(
-    tell: Tell,
-    subscribe: Subscribe,
-    receiver: Receiver,
-    tenant: Tenant,
-    results: Results,
+    tell: Tell, subscribe: Subscribe, receiver: Receiver, tenant: Tenant, results: Results,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     """The hanging receiver answers only when the others have all of their events."""
     monkeypatch.setattr(sending, "ATTEMPT_SECONDS", 60.0)
     released, done = threading.Event(), threading.Event()
-
-    def hang(line: socket.socket, head: bytes, body: bytes) -> bool:
-        released.wait(60)
-        return TAKEN(line, head, body)
-
     received: list[bytes] = []
 
     def count(line: socket.socket, head: bytes, body: bytes) -> bool:
@@ -184,7 +173,7 @@ def test_a_receiver_that_hangs_delays_no_other(
         return TAKEN(line, head, body)
 
     receiver.answer(count)
-    with run_receiver(hang) as hanging:
+    with run_receiver(taking_after(released)) as hanging:
         for _ in range(3):
             subscribe(hanging.url)
         other = factories.make_tenant("Other")
@@ -201,21 +190,14 @@ def test_a_receiver_that_hangs_delays_no_other(
 
 
 def test_slow_receivers_of_many_organizations_delay_no_other(
-    tell: Tell,
-    subscribe: Subscribe,
-    receiver: Receiver,
-    results: Results,
+    tell: Tell, subscribe: Subscribe, receiver: Receiver, results: Results,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     """Two organizations could take all four places; their receivers take everything in the end."""
     monkeypatch.setattr(sending, "ATTEMPT_SECONDS", 60.0)
     monkeypatch.setattr(delivering, "LIMITS", replace(delivering.LIMITS, total=4, slow=2))
     released = threading.Event()
     open_at_once: list[int] = []
-
-    def hang(line: socket.socket, head: bytes, body: bytes) -> bool:
-        released.wait(60)
-        return TAKEN(line, head, body)
 
     def count(line: socket.socket, head: bytes, body: bytes) -> bool:
         open_at_once.append(slow.server.connections)
@@ -224,7 +206,7 @@ def test_slow_receivers_of_many_organizations_delay_no_other(
         return TAKEN(line, head, body)
 
     receiver.answer(count)
-    with run_receiver(hang) as slow:
+    with run_receiver(taking_after(released)) as slow:
         for name in ("Second", "Third"):
             tenant = factories.make_tenant(name)
             for _ in range(4):
@@ -265,23 +247,14 @@ def test_a_receiver_is_slow_by_its_last_attempts(
 
 
 def test_an_attempt_that_does_not_end_keeps_no_run_from_ending(
-    subscribe: Subscribe,
-    tell: Tell,
-    receiver: Receiver,
-    results: Results,
-    later: Later,
+    subscribe: Subscribe, tell: Tell, receiver: Receiver, results: Results, later: Later,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     """The receiver answers only after the run; the attempt counts as a failure until then."""
     monkeypatch.setattr(sending, "ATTEMPT_SECONDS", 60.0)
     released = threading.Event()
-
-    def hang(line: socket.socket, head: bytes, body: bytes) -> bool:
-        released.wait(60)
-        return TAKEN(line, head, body)
-
     subscribe(receiver.url)
-    receiver.answer(hang)
+    receiver.answer(taking_after(released))
     tell()
     with monkeypatch.context() as patch:
         patch.setattr(engine, "LEASE_SECONDS", 0.1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +18,7 @@ from config.outbound.sending import SendingOutcome
 from tests.support import factories
 from tests.support.database.locks import beside, locked, waiting
 from tests.support.factories import Tenant
-from tests.support.upstreams.receiving import KEY, TAKEN, Receiver, run_receiver
+from tests.support.upstreams.receiving import KEY, Receiver, run_receiver, taking_after
 
 Subscribe = Callable[..., tuple[Subscription, str]]
 Tell = Callable[..., None]
@@ -76,13 +75,8 @@ def test_an_event_that_is_sent_again_during_its_attempt_keeps_no_run_from_ending
 ) -> None:
     """Both attempts are the first one of the delivery, and each takes a place."""
     released = threading.Event()
-
-    def hang(line: socket.socket, head: bytes, body: bytes) -> bool:
-        released.wait(30)
-        return TAKEN(line, head, body)
-
     subscribe(receiver.url)
-    receiver.answer(hang)
+    receiver.answer(taking_after(released))
     tell()
     with beside(event_source.run):
         eventually(lambda: len(receiver.messages) == 1)

@@ -34,7 +34,7 @@ def member(tenant: Tenant) -> Member:
 
 
 def subscribe(**fields: Any) -> Subscription:
-    made, secret = Subscription.objects.create_subscription(form="email", **fields)
+    made, secret = Subscription.objects.create_subscription(**{"form": "email", **fields})
     assert secret is None
     Event.objects.all().delete()
     return made
@@ -65,12 +65,7 @@ def test_members_and_operators_get_what_they_chose(
 
 
 def test_a_mail_server_that_refuses_is_asked_again(
-    tenant: Tenant,
-    member: Member,
-    mailbox: Mailbox,
-    tell: Tell,
-    results: Results,
-    later: Later,
+    tenant: Tenant, member: Member, mailbox: Mailbox, tell: Tell, results: Results, later: Later
 ) -> None:
     subscribe(organization=tenant.organization, member=member)
     mailbox.refusal = "451 Try again later, secret-of-the-server"
@@ -147,16 +142,11 @@ def test_a_defect_ends_one_attempt_and_no_other(
     settings.EMAIL_BACKEND = "tests.no_such_backend"
     settings.EMAIL_HOST = "127.0.0.1"
     subscribe(organization=tenant.organization, member=member)
-    Subscription.objects.create_subscription(
-        organization=tenant.organization, form="slack", url=receiver.url
-    )
-    Event.objects.all().delete()
+    subscribe(organization=tenant.organization, form="slack", url=receiver.url)
     tell()
     assert event_source.run() == 2
-    assert sorted(results()) == [
-        ("delivered", 1, ""),
-        ("pending", 1, "The service failed to send it."),
-    ]
+    failed = ("pending", 1, "The service failed to send it.")
+    assert sorted(results()) == [("delivered", 1, ""), failed]
 
 
 def test_a_name_adds_no_header_to_a_mail(
@@ -188,7 +178,7 @@ def test_mail_of_an_organization_goes_to_its_members_alone(tenant: Tenant, membe
 def test_operators_read_the_organization_in_chats_and_mails(
     tenant: Tenant, receiver: Receiver, mailbox: Mailbox, tell: Tell
 ) -> None:
-    Subscription.objects.create_subscription(organization=None, form="slack", url=receiver.url)
+    subscribe(organization=None, form="slack", url=receiver.url)
     subscribe(organization=None, email="ops@example.com")
     tell()
     event_source.run()
@@ -203,10 +193,7 @@ def test_operators_read_the_organization_in_chats_and_mails(
 def test_a_chat_gets_one_line_in_which_names_are_text(
     tenant: Tenant, receiver: Receiver, tell: Tell
 ) -> None:
-    Subscription.objects.create_subscription(
-        organization=tenant.organization, form="slack", url=receiver.url
-    )
-    Event.objects.all().delete()
+    subscribe(organization=tenant.organization, form="slack", url=receiver.url)
     tell("<!channel> & <https://evil.example|here>")
     tell("@all [x](evil.example) \u202ecod.exe\u2066, www.evil.example/a@b 12:30 gpt-4.1")
     event_source.run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -81,22 +82,17 @@ def test_what_is_rolled_back_is_not_told(tenant: Tenant) -> None:
 
 def test_a_grant_waits_for_a_second_operator(tenant: Tenant, settings: Any) -> None:
     settings.GRANT_APPROVAL_NANO = 10**9
-    assert grants.grant_or_request(tenant.organization.pk, 10**9, by="operator ann", note="")
-    assert not grants.grant_or_request(
-        tenant.organization.pk, 5_500_000_000, by="operator ann", note=""
-    )
-    assert taken() == [
-        (
-            "grant.waiting",
-            {"organization": "Acme", "amount_usd": "5.5", "requested_by": "operator ann"},
-        )
-    ]
+    ask = partial(grants.grant_or_request, tenant.organization.pk, by="operator ann", note="")
+    assert ask(10**9)
+    assert not ask(5_500_000_000)
+    data = {"organization": "Acme", "amount_usd": "5.5", "requested_by": "operator ann"}
+    assert taken() == [("grant.waiting", data)]
 
 
 def test_a_lasting_drift_and_a_failure_of_the_watch_are_told_once(tenant: Tenant) -> None:
-    model, provider = factories.make_model(), factories.make_provider()
+    provider = factories.make_provider()
     credential = factories.make_credential(tenant, provider)
-    endpoint = factories.make_draft(tenant, model, provider)
+    endpoint = factories.make_draft(tenant, factories.make_model(), provider)
     factories.make_validation(endpoint, credential)
     endpoint.activate()
     checks = [

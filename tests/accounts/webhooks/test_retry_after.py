@@ -58,14 +58,9 @@ def deliver() -> tuple[datetime, datetime]:
     ],
 )
 def test_nothing_is_sent_before_the_time_that_a_receiver_asks_for_up_to_an_hour(
-    subscribe: Subscribe,
-    tell: Tell,
-    receiver: Receiver,
-    results: Results,
-    status: str,
-    headers: list[str],
-    seconds: float,
-) -> None:
+    subscribe: Subscribe, tell: Tell, receiver: Receiver, results: Results, status: str,
+    headers: list[str], seconds: float,
+) -> None:  # fmt: skip
     subscription, _ = subscribe(receiver.url)
     receiver.answer(answering(status=status, headers=tuple(headers)))
     tell()

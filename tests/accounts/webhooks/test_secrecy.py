@@ -17,12 +17,9 @@ from tests.support.upstreams.receiving import Mailbox, Receiver
 
 
 def test_the_canary_is_in_no_message(
-    world: dict[str, Any],
-    tenant: Tenant,
-    receiver: Receiver,
-    mailbox: Mailbox,
+    world: dict[str, Any], tenant: Tenant, receiver: Receiver, mailbox: Mailbox,
     caplog: pytest.LogCaptureFixture,
-) -> None:
+) -> None:  # fmt: skip
     # The chat's URL has the canary, as Slack's have a secret.
     chat = f"{receiver.url}/{SECRET}"
     secrets = [SECRET, tenant.api_key, tenant.management_key]

@@ -161,14 +161,9 @@ def test_a_late_payment_is_unmatched_when_several_organizations_had_its_amount(
     ],
 )
 def test_a_top_up_created_after_a_payment_does_not_take_it(
-    tenant: Tenant,
-    chain: Chain,
-    token: Contract,
-    monkeypatch: pytest.MonkeyPatch,
-    units: int,
-    seconds: int,
-    finding: str,
-) -> None:
+    tenant: Tenant, chain: Chain, token: Contract, monkeypatch: pytest.MonkeyPatch, units: int,
+    seconds: int, finding: str,
+) -> None:  # fmt: skip
     monkeypatch.setattr("billing.topups.models.top_ups.MAX_TAIL", 1)
     token.pay(units)
     mined_at = node_of(chain).read_confirmed_head().mined_at

@@ -49,15 +49,9 @@ def test_a_token_with_eighteen_decimals_is_paid_in_the_sixth_decimal(
 
 @pytest.mark.parametrize(("on_chain", "configured"), [(18, 6), (6, 18)])
 def test_wrong_decimals_refuse_the_chain_by_name_until_they_are_corrected(
-    on_chain: int,
-    configured: int,
-    tenant: Tenant,
-    anvil: Anvil,
-    offer: Offer,
-    inference: APIClient,
-    operator: Client,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    on_chain: int, configured: int, tenant: Tenant, anvil: Anvil, offer: Offer,
+    inference: APIClient, operator: Client, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
     token = deploy(anvil, supply=10**30, decimals=on_chain)
     chain = offer(chain_of(token, confirmations=1, decimals=configured))
     message = (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +23,16 @@ from tests.support.upstreams.tls import Script, Server, answering, serving
 # The data of an event of the kind "key.created".
 KEY = {"hash": "0" * 64, "name": "Production", "label": "sk-cw-abc…xyz", "is_management": False}
 TAKEN = answering(b"ok")
+
+
+def taking_after(released: threading.Event) -> Script:
+    """Returns a script that takes a message when the event is set, or after a minute."""
+
+    def hang(line: socket.socket, head: bytes, body: bytes) -> bool:
+        released.wait(60)
+        return TAKEN(line, head, body)
+
+    return hang
 
 
 @contextmanager
