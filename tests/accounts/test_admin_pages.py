@@ -83,9 +83,8 @@ def test_the_page_hides_money_without_permission(tenant: Tenant) -> None:
 
 
 def test_credits_are_granted_in_a_dialog(operator: Client, tenant: Tenant) -> None:
-    before = snapshots.everything()
-    assert operator.get(url(tenant, "grant")).status_code == 200
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert operator.get(url(tenant, "grant")).status_code == 200
 
     form = {"amount": "0.000000001", "note": " for the\npilot "}
     response = press(operator, tenant.organization, "grant", **form)
@@ -111,15 +110,13 @@ def test_credits_are_granted_in_a_dialog(operator: Client, tenant: Tenant) -> No
 def test_an_invalid_grant_changes_nothing(
     operator: Client, tenant: Tenant, form: dict[str, str]
 ) -> None:
-    before = snapshots.everything()
-    assert operator.post(url(tenant, "grant"), {**SUBMIT, **form}).status_code == 200
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert operator.post(url(tenant, "grant"), {**SUBMIT, **form}).status_code == 200
 
 
 def test_a_viewer_cannot_grant_credits(viewer: Client, tenant: Tenant) -> None:
-    before = snapshots.everything()
-    assert viewer.post(url(tenant, "grant"), {**SUBMIT, "amount": "1"}).status_code == 403
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert viewer.post(url(tenant, "grant"), {**SUBMIT, "amount": "1"}).status_code == 403
     assert viewer.get(url(tenant)).status_code == 200
 
 
@@ -132,17 +129,15 @@ def test_a_key_page_shows_policy_and_budgets(operator: Client, tenant: Tenant) -
     guardrail.assign_keys([key], by="test")
     tenant.workspace.set_budget(BudgetInterval.MONTHLY, limit_nano=50 * 10**9)
     factories.make_generation(tenant, cost_nano=1_500_000_000)
-    before = snapshots.everything()
+    with snapshots.unchanged():
+        found = preview(operator)
 
-    found = preview(operator)
-
-    assert "acme" in found["policy"]
-    assert "anthropic, google, openai, other, xai" in found["policy"]
-    assert found["budgets"].index("api key") < found["budgets"].index("workspace")
-    for shown in ("$1.5", "$5", "$50"):
-        assert f">{shown}<" in found["budgets"]
+        assert "acme" in found["policy"]
+        assert "anthropic, google, openai, other, xai" in found["policy"]
+        assert found["budgets"].index("api key") < found["budgets"].index("workspace")
+        for shown in ("$1.5", "$5", "$50"):
+            assert f">{shown}<" in found["budgets"]
     assert "candidates" not in found
-    assert snapshots.everything() == before
 
 
 @pytest.mark.django_db(transaction=True)
@@ -152,15 +147,13 @@ def test_a_key_page_previews_the_candidates_of_a_request(operator: Client, tenan
     for provider in (alpha, beta):
         factories.make_endpoint(model, provider)
     alpha.set_credential(Secret("alpha-credential-0123456789"))
-    before = snapshots.everything()
-
-    found = preview(operator, model="acme/falcon")
+    with snapshots.unchanged():
+        found = preview(operator, model="acme/falcon")
 
     assert "Alpha" in found["candidates"]
     assert "Beta" in found["excluded"]
     assert "no_credential" in found["excluded"]
     assert found["budget"] == ""
-    assert snapshots.everything() == before
 
 
 @pytest.mark.django_db(transaction=True)
@@ -238,13 +231,12 @@ def test_a_grant_above_the_limit_is_approved_by_another_operator(
     operator: Client, second: Client, tenant: Tenant, asked: GrantRequest
 ) -> None:
     assert balance(tenant) == 1_000 * 10**9
-    before = snapshots.everything()
-    own = press(operator, asked, "approve")
-    assert messages_of(own) == [
-        "Another operator than the one who asked for the grant must approve it."
-    ]
-    assert second.get(page(asked, "approve")).status_code == 200
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        own = press(operator, asked, "approve")
+        assert messages_of(own) == [
+            "Another operator than the one who asked for the grant must approve it."
+        ]
+        assert second.get(page(asked, "approve")).status_code == 200
 
     response = press(second, asked, "approve")
 
@@ -261,13 +253,12 @@ def test_a_grant_above_the_limit_is_approved_by_another_operator(
     )  # fmt: skip
     assert audit.find_differences() == []
 
-    before = snapshots.everything()
-    for verb in ("approve", "decline"):
-        again = press(second, asked, verb)
-        assert messages_of(again) == [
-            "The grant request is approved; this needs it to be requested."
-        ]
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        for verb in ("approve", "decline"):
+            again = press(second, asked, verb)
+            assert messages_of(again) == [
+                "The grant request is approved; this needs it to be requested."
+            ]
 
 
 def test_the_operator_who_requested_a_grant_may_decline_it(
@@ -284,9 +275,8 @@ def test_the_operator_who_requested_a_grant_may_decline_it(
 def test_a_viewer_cannot_approve_or_decline_a_grant(
     viewer: Client, asked: GrantRequest, verb: str
 ) -> None:
-    before = snapshots.everything()
-    assert viewer.post(page(asked, verb), SUBMIT).status_code == 403
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert viewer.post(page(asked, verb), SUBMIT).status_code == 403
     assert viewer.get(page(asked)).context["actions_detail"] == []
 
 

@@ -84,14 +84,13 @@ def test_create_organization_refuses_what_a_limit_does_not_allow(
     db: None, settings: LazySettings
 ) -> None:
     settings.ORGANIZATION_MAX_KEYS = 1
-    before = snapshots.everything()
     message = (
         "organization_limit_reached: ORGANIZATION_MAX_KEYS is 1 for this organization, which has 1 "
         "API keys; 1 more would be too many. Delete some first, or ask the operator for a higher "
         "limit."
     )
-    assert refused("create_organization", "Acme", "--json") == (1, message)
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert refused("create_organization", "Acme", "--json") == (1, message)
 
 
 @pytest.mark.parametrize(
@@ -138,20 +137,18 @@ def test_create_api_key_accepts_a_workspace(tenant: Tenant) -> None:
 def test_create_api_key_refuses_invalid_arguments(tenant: Tenant) -> None:
     foreign = factories.make_tenant("Other").workspace
     organization = str(tenant.organization.pk)
-    before = snapshots.everything()
-    assert refused("create_api_key", str(uuid4())) == (1, "There is no such organization.")
-    absent = (1, "The workspace does not exist.")
-    for workspace in (foreign.pk, uuid4()):
-        assert refused("create_api_key", organization, "--workspace", str(workspace)) == absent
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert refused("create_api_key", str(uuid4())) == (1, "There is no such organization.")
+        absent = (1, "The workspace does not exist.")
+        for workspace in (foreign.pk, uuid4()):
+            assert refused("create_api_key", organization, "--workspace", str(workspace)) == absent
     tenant.workspace.close(confirm_default=True)
-    before = snapshots.everything()
-    for arguments, message in (
-        ([], "Name a --workspace: the organization has no default one."),
-        (["--name", " "], "The name needs 1 to 255 printable characters."),
-    ):
-        assert refused("create_api_key", organization, *arguments) == (1, message)
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        for arguments, message in (
+            ([], "Name a --workspace: the organization has no default one."),
+            (["--name", " "], "The name needs 1 to 255 printable characters."),
+        ):
+            assert refused("create_api_key", organization, *arguments) == (1, message)
 
 
 def manage(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -102,26 +102,24 @@ def path_of(route: str, created: Response) -> str:
 def test_a_repeated_request_is_answered_as_the_first_one(management: APIClient, route: str) -> None:
     first = post(management, route)
     assert first.status_code == 201, first.content
-    before = snapshots.everything()
-    # The order of the members does not matter, and null is absent.
-    body = dict(reversed({**CASES[route][0], "no_member": None}.items()))
-    for changed in (CASES[route][0], body):
-        again = management.post(f"/api/v1/{route}", changed, headers={"Idempotency-Key": KEY})
-        assert (again.status_code, again.json()) == (201, first.json())
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        # The order of the members does not matter, and null is absent.
+        body = dict(reversed({**CASES[route][0], "no_member": None}.items()))
+        for changed in (CASES[route][0], body):
+            again = management.post(f"/api/v1/{route}", changed, headers={"Idempotency-Key": KEY})
+            assert (again.status_code, again.json()) == (201, first.json())
     if (name := SECRETS.get(route)) is not None:
         assert again.json()[name] == first.json()[name]
 
 
 def test_another_body_is_refused_and_changes_nothing(management: APIClient, route: str) -> None:
     assert post(management, route).status_code == 201
-    before = snapshots.everything()
-    error = assert_refused(
-        post(management, route, **CASES[route][1]), 422, "idempotency_key_reused"
-    )
-    assert error["message"].startswith("idempotency_key_reused: ")
-    assert_refused(post(management, route, unknown=1), 400, "invalid_request")
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        error = assert_refused(
+            post(management, route, **CASES[route][1]), 422, "idempotency_key_reused"
+        )
+        assert error["message"].startswith("idempotency_key_reused: ")
+        assert_refused(post(management, route, unknown=1), 400, "invalid_request")
 
 
 def test_a_key_belongs_to_its_route_and_its_organization(management: APIClient, route: str) -> None:
@@ -138,11 +136,10 @@ def test_a_key_belongs_to_its_route_and_its_organization(management: APIClient, 
 
 
 def test_a_refused_request_does_not_use_the_key(management: APIClient, route: str) -> None:
-    before = snapshots.everything()
-    assert post(management, route, **dict.fromkeys(CASES[route][0], 7)).status_code == 400
-    for token in ("", "a" * 256, "é"):
-        assert_refused(post(management, route, token), 400, "invalid_request")
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert post(management, route, **dict.fromkeys(CASES[route][0], 7)).status_code == 400
+        for token in ("", "a" * 256, "é"):
+            assert_refused(post(management, route, token), 400, "invalid_request")
     assert post(management, route).status_code == 201
 
 
@@ -151,10 +148,9 @@ def test_a_refused_request_does_not_use_the_key(management: APIClient, route: st
 )
 def test_what_was_deleted_is_not_created_again(management: APIClient, route: str) -> None:
     assert management.delete(path_of(route, post(management, route))).status_code == 200
-    before = snapshots.everything()
-    assert_refused(post(management, route), 404, "not_found")
-    assert_refused(post(management, route, **CASES[route][1]), 422, "idempotency_key_reused")
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert_refused(post(management, route), 404, "not_found")
+        assert_refused(post(management, route, **CASES[route][1]), 422, "idempotency_key_reused")
     assert not Creation.objects.exclude(sealed=None).exists()
 
 
@@ -185,9 +181,8 @@ def test_a_secret_is_erased_after_its_time(
     if is_erased:
         erase_new_secrets()
         assert Creation.objects.get().sealed is None
-    before = snapshots.everything()
-    assert_refused(post(management, route), 409, "secret_erased")
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert_refused(post(management, route), 409, "secret_erased")
 
 
 @pytest.mark.parametrize(
@@ -205,9 +200,8 @@ def test_a_key_of_an_operator_is_not_answered_what_another_one_created(
 ) -> None:
     assert post(management, route).status_code == 201
     ApiKey.objects.filter(is_management=True).update(issued_by_operator=True)
-    before = snapshots.everything()
-    assert_refused(post(management, route), 422, "idempotency_key_reused")
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert_refused(post(management, route), 422, "idempotency_key_reused")
 
 
 def test_a_body_is_not_judged_again(management: APIClient) -> None:
@@ -231,9 +225,8 @@ def test_a_secret_is_sealed_again_with_a_new_credential_key(
 
 
 def test_an_inference_key_creates_nothing(inference: APIClient, route: str) -> None:
-    before = snapshots.everything()
-    assert post(inference, route).status_code == 403
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert post(inference, route).status_code == 403
 
 
 @pytest.mark.django_db(transaction=True)
@@ -306,16 +299,15 @@ def test_another_action_with_the_key_is_refused(tenant: Tenant, name: str) -> No
         elsewhere = path.replace("/p/", "/q/")
     assert act(management, path, name).status_code in (200, 201, 202)
     other = factories.client(factories.make_tenant("Other").management_key)
-    before = snapshots.everything()
-    if elsewhere != path:
-        assert_refused(act(management, elsewhere, name), 422, "idempotency_key_reused")
-    if ACTIONS[name][3] is not None:
-        changed = act(management, path, name, **ACTIONS[name][3])
-        assert_refused(changed, 422, "idempotency_key_reused")
-    if name != "chat":
-        assert_refused(act(other, path, name), 404, "not_found")
-    assert act(factories.client(tenant.api_key), path, name).status_code == 403
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        if elsewhere != path:
+            assert_refused(act(management, elsewhere, name), 422, "idempotency_key_reused")
+        if ACTIONS[name][3] is not None:
+            changed = act(management, path, name, **ACTIONS[name][3])
+            assert_refused(changed, 422, "idempotency_key_reused")
+        if name != "chat":
+            assert_refused(act(other, path, name), 404, "not_found")
+        assert act(factories.client(tenant.api_key), path, name).status_code == 403
 
 
 @pytest.mark.parametrize("name", ["rotate", "rotate-secret"], indirect=True)
@@ -326,13 +318,12 @@ def test_a_replaced_secret_is_answered_no_more(tenant: Tenant, name: str, verb: 
     row = path_of(ACTIONS[name][0], act(management, path, name))
     ended = management.delete(row) if verb == "delete" else management.post(f"{row}/{name}", {})
     assert ended.status_code in (200, 201), ended.content
-    before = snapshots.everything()
-    again = act(management, path, name)
-    if (name, verb) == ("rotate-secret", "delete"):
-        assert_refused(again, 404, "not_found")
-    else:
-        assert_refused(again, 409, "secret_erased")
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        again = act(management, path, name)
+        if (name, verb) == ("rotate-secret", "delete"):
+            assert_refused(again, 404, "not_found")
+        else:
+            assert_refused(again, 409, "secret_erased")
     assert not Creation.objects.exclude(sealed=None).exists()
 
 
@@ -361,9 +352,8 @@ def test_concurrent_actions_are_made_once(name: str, together: Callable[..., lis
 
 @pytest.mark.parametrize("route", ["keys"], indirect=True)
 def test_a_body_that_is_no_object_is_refused(management: APIClient, route: str) -> None:
-    before = snapshots.everything()
-    for body in ([], "text", 7, None):
-        headers = {"Idempotency-Key": KEY}
-        refused = management.post(f"/api/v1/{route}", body, format="json", headers=headers)
-        assert refused.status_code == 400, refused.content
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        for body in ([], "text", 7, None):
+            headers = {"Idempotency-Key": KEY}
+            refused = management.post(f"/api/v1/{route}", body, format="json", headers=headers)
+            assert refused.status_code == 400, refused.content

@@ -173,10 +173,9 @@ def test_management_keys_still_work(site: Site) -> None:
 def test_the_console_suspends_and_resumes(operator: Client, tenant: Tenant) -> None:
     row = tenant.organization
     path = console.page(row, "suspend")
-    before = snapshots.everything()
-    refused = press(operator, row, "suspend", reason=" ")
+    with snapshots.unchanged():
+        refused = press(operator, row, "suspend", reason=" ")
     assert "This field is required." in refused.content.decode()
-    assert snapshots.everything() == before
     assert console.page(row, "resume") not in operator.get(console.page(row)).content.decode()
 
     press(operator, row, "suspend", reason=REASON)

@@ -69,10 +69,8 @@ def stored(tenant: Tenant) -> list[tuple[str, bool]]:
 
 def refusal(tenant: Tenant, data: bytes, *, as_csv: bool | None = None) -> list[str]:
     """Returns the problems of a refused file; asserts that the import changed nothing."""
-    before = snapshots.everything()
-    with pytest.raises(ImportRefused) as caught:
+    with snapshots.unchanged(), pytest.raises(ImportRefused) as caught:
         load(tenant, data, as_csv=as_csv)
-    assert snapshots.everything() == before
     return caught.value.problems
 
 
@@ -105,17 +103,15 @@ def test_the_flag_is_optional(tenant: Tenant) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"user\n", b"user,is_active\r\n"])
 def test_a_file_without_rows_changes_nothing(tenant: Tenant, data: bytes) -> None:
-    before = snapshots.everything()
-    assert counts(load(tenant, data)) == (0, 0, 0)
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert counts(load(tenant, data)) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("data", [CSV, JSON_LINES])
 def test_a_second_import_changes_nothing(tenant: Tenant, data: bytes) -> None:
     load(tenant, CSV)
-    before = snapshots.everything()
-    assert counts(load(tenant, data)) == (0, 0, 3)
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert counts(load(tenant, data)) == (0, 0, 3)
 
 
 def test_an_import_updates_only_changed_flags(tenant: Tenant) -> None:
@@ -147,11 +143,10 @@ def test_another_organization_is_not_touched(tenant: Tenant) -> None:
 def test_a_dry_run_reports_and_changes_nothing(tenant: Tenant, is_first: bool) -> None:
     if not is_first:
         load(tenant, b"user,is_active\nalice,false\nbob,\n")
-    before = snapshots.everything()
-    report = load(tenant, CSV, dry_run=True)
-    assert report.dry_run is True
-    assert counts(report) == ((3, 0, 0) if is_first else (1, 2, 0))
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        report = load(tenant, CSV, dry_run=True)
+        assert report.dry_run is True
+        assert counts(report) == ((3, 0, 0) if is_first else (1, 2, 0))
 
 
 def test_users_are_case_sensitive(tenant: Tenant) -> None:
@@ -280,9 +275,8 @@ def test_an_export_is_imported_unchanged(tenant: Tenant, as_csv: bool) -> None:
     users[0].is_active = False
     EndUser.objects.bulk_create(users)
     data = exported(tenant, as_csv=as_csv)
-    before = snapshots.everything()
-    assert counts(load(tenant, data)) == (0, 0, len(STRANGE))
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert counts(load(tenant, data)) == (0, 0, len(STRANGE))
 
 
 @pytest.mark.parametrize("as_csv", [True, False])
@@ -447,28 +441,27 @@ def test_the_command_lists_its_plan_and_changes_nothing(tenant: Tenant, tmp_path
     key = str(tenant.organization.pk)
     file = tmp_path / "users.jsonl"
     file.write_bytes(JSON_LINES)
-    before = snapshots.everything()
-    report = json.loads(run(key, str(file), "--plan", "--json")[0])
-    assert report == {
-        **printed(1, 1, 1),
-        "dry_run": True,
-        "plan": [
-            {
-                "kind": "end_users",
-                "row": "alice",
-                "fate": "update",
-                "changes": [{"column": "state", "old": "inactive", "new": "active"}],
-            },
-            {"kind": "end_users", "row": "bob", "fate": "unchanged"},
-            {"kind": "end_users", "row": "carol", "fate": "create"},
-        ],
-    }
-    out, err = run(key, str(file), "--plan")
-    assert err == (
-        "update: end_users 'alice': state: inactive → active\ncreate: end_users 'carol'\n"
-    )
-    assert out.splitlines()[-1] == "dry_run: yes"
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        report = json.loads(run(key, str(file), "--plan", "--json")[0])
+        assert report == {
+            **printed(1, 1, 1),
+            "dry_run": True,
+            "plan": [
+                {
+                    "kind": "end_users",
+                    "row": "alice",
+                    "fate": "update",
+                    "changes": [{"column": "state", "old": "inactive", "new": "active"}],
+                },
+                {"kind": "end_users", "row": "bob", "fate": "unchanged"},
+                {"kind": "end_users", "row": "carol", "fate": "create"},
+            ],
+        }
+        out, err = run(key, str(file), "--plan")
+        assert err == (
+            "update: end_users 'alice': state: inactive → active\ncreate: end_users 'carol'\n"
+        )
+        assert out.splitlines()[-1] == "dry_run: yes"
 
 
 @pytest.mark.parametrize("data", [CSV, JSON_LINES])
@@ -511,16 +504,15 @@ def test_the_command_refuses_with_code_1(tenant: Tenant, tmp_path: Path) -> None
     file.write_bytes(b"user\nalice\nalice\n")
     missing = str(tmp_path / "missing.csv")
     key = str(tenant.organization.pk)
-    before = snapshots.everything()
-    for organization, name, message in (
-        (key, str(file), "line 3: the same user as line 2"),
-        (key, missing, f"{missing}: No such file or directory"),
-        (str(uuid.uuid4()), str(file), "There is no such organization."),
-    ):
-        with pytest.raises(CommandError) as caught:
-            run(organization, name, "--json")
-        assert (caught.value.returncode, str(caught.value)) == (1, message)
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        for organization, name, message in (
+            (key, str(file), "line 3: the same user as line 2"),
+            (key, missing, f"{missing}: No such file or directory"),
+            (str(uuid.uuid4()), str(file), "There is no such organization."),
+        ):
+            with pytest.raises(CommandError) as caught:
+                run(organization, name, "--json")
+            assert (caught.value.returncode, str(caught.value)) == (1, message)
 
 
 def test_the_import_command_reads_the_output_of_the_export_command(

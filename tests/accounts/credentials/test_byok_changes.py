@@ -93,14 +93,13 @@ def test_foreign_deleted_and_unknown_credentials_are_not_found(
     gone.remove()
     mine = factories.make_credential(tenant, provider)
     foreign = factories.make_credential(factories.make_tenant("Other"), provider)
-    before = snapshots.everything()
-    wanted = (foreign.pk, gone.pk, uuid4(), mine.pk.hex, f"{mine.pk}%0A", f"{{{mine.pk}}}", "x")
-    for wanted_id in (*wanted, "%00"):
-        for method, body in (("GET", None), ("PATCH", {"name": "x"}), ("DELETE", None)):
-            response = send(management, method, f"byok/{wanted_id}", body)
-            assert (wanted_id, response.status_code) == (wanted_id, 404)
-            assert response.json() == NO_CREDENTIAL
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        wanted = (foreign.pk, gone.pk, uuid4(), mine.pk.hex, f"{mine.pk}%0A", f"{{{mine.pk}}}", "x")
+        for wanted_id in (*wanted, "%00"):
+            for method, body in (("GET", None), ("PATCH", {"name": "x"}), ("DELETE", None)):
+                response = send(management, method, f"byok/{wanted_id}", body)
+                assert (wanted_id, response.status_code) == (wanted_id, 404)
+                assert response.json() == NO_CREDENTIAL
 
 
 @pytest.mark.parametrize(
@@ -135,18 +134,16 @@ def test_patch_changes_only_the_given_fields(
     assert response.json() == {"data": before | stored}
     assert shown(credential) == before | stored
     assert (bytes(credential.sealed), credential.version) == (sealed, 1)
-    again = snapshots.everything()
-    assert patch(management, credential, body).json() == response.json()
-    assert snapshots.everything() == again
+    with snapshots.unchanged():
+        assert patch(management, credential, body).json() == response.json()
 
 
 def test_patch_without_a_change_changes_nothing(
     management: APIClient, credential: ByokCredential
 ) -> None:
-    before = snapshots.everything()
-    for body in ({}, FULL):
-        assert patch(management, credential, body).json() == {"data": shown(credential)}
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        for body in ({}, FULL):
+            assert patch(management, credential, body).json() == {"data": shown(credential)}
 
 
 def test_patch_rotates_the_secret_in_place(
@@ -198,12 +195,11 @@ def test_a_rotation_makes_validations_stale(
 def test_patch_refuses_invalid_fields_by_name(
     management: APIClient, credential: ByokCredential, change: dict[str, Any], named: str
 ) -> None:
-    before = snapshots.everything()
-    response = patch(management, credential, {"name": "new"} | change)
+    with snapshots.unchanged():
+        response = patch(management, credential, {"name": "new"} | change)
     assert response.status_code == 400
     (field,) = response.json()["error"]["metadata"]["fields"]
     assert field.partition(".")[0].partition("[")[0] == named.partition("[")[0]
-    assert snapshots.everything() == before
 
 
 def test_patch_refuses_a_foreign_key_hash_and_an_unusable_secret(
@@ -213,15 +209,14 @@ def test_patch_refuses_a_foreign_key_hash_and_an_unusable_secret(
     text = json.dumps({"api_key": NEW, "endpoint_url": "https://x.openai.azure.com"})
     azure = factories.make_credential(tenant, cloud, text)
     foreign = digest_api_key(factories.make_tenant("Other").api_key)
-    before = snapshots.everything()
-    for row, body in (
-        (credential, {"allowed_api_key_hashes": [foreign]}),
-        (azure, {"key": NEW}),
-    ):
-        response = patch(management, row, body)
-        assert response.status_code == 400
-        assert list(response.json()["error"]["metadata"]["fields"]) == list(body)
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        for row, body in (
+            (credential, {"allowed_api_key_hashes": [foreign]}),
+            (azure, {"key": NEW}),
+        ):
+            response = patch(management, row, body)
+            assert response.status_code == 400
+            assert list(response.json()["error"]["metadata"]["fields"]) == list(body)
 
 
 def test_delete_wipes_the_secret_and_keeps_a_tombstone(
@@ -241,26 +236,23 @@ def test_delete_wipes_the_secret_and_keeps_a_tombstone(
 def test_a_deleted_credential_cannot_be_changed(credential: ByokCredential) -> None:
     stale = ByokCredential.objects.get(pk=credential.pk)
     credential.remove()
-    before = snapshots.everything()
-    for change in (
-        lambda: stale.rotate(Secret(NEW)),
-        lambda: stale.edit(secret=Secret(NEW)),
-        lambda: stale.edit(name="x"),
-        stale.remove,
-    ):
-        with pytest.raises(CredentialNotFound):
-            change()
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        for change in (
+            lambda: stale.rotate(Secret(NEW)),
+            lambda: stale.edit(secret=Secret(NEW)),
+            lambda: stale.edit(name="x"),
+            stale.remove,
+        ):
+            with pytest.raises(CredentialNotFound):
+                change()
 
 
 def test_edit_compares_the_flags_with_the_stored_row(tenant: Tenant, provider: Provider) -> None:
     credential = factories.make_credential(tenant, provider)
     stale = ByokCredential.objects.get(pk=credential.pk)
     assert credential.edit(is_byok_only=True) is True
-    before = snapshots.everything()
-    with pytest.raises(InvalidRequest):
+    with snapshots.unchanged(), pytest.raises(InvalidRequest):
         stale.edit(secret=Secret(NEW), is_fallback=True)
-    assert snapshots.everything() == before
 
 
 def test_the_database_refuses_a_tombstone_with_a_secret(credential: ByokCredential) -> None:

@@ -31,8 +31,8 @@ def patch(client: APIClient, credential: ByokCredential, **body: Any) -> Any:
 
 
 def assert_refused(client: APIClient, credential: ByokCredential, **body: Any) -> None:
-    before = snapshots.everything()
-    response = patch(client, credential, **body)
+    with snapshots.unchanged():
+        response = patch(client, credential, **body)
     error = response.json()["error"]
     assert (response.status_code, error["metadata"]["error_type"]) == (422, "secret_required")
     assert list(error["metadata"]["fields"]) == ["allowed_hosts"]
@@ -40,7 +40,6 @@ def assert_refused(client: APIClient, credential: ByokCredential, **body: Any) -
         "allowed_hosts: The secret may not go to more hosts without being entered again, in the "
         "same request (the API's field is `key`). Without it, the list may only shrink."
     )
-    assert snapshots.everything() == before
 
 
 def test_a_list_shrinks_without_the_secret_and_grows_with_it(

@@ -53,11 +53,10 @@ def test_add_a_destination(operator: Client, tenant: Tenant) -> None:
 def test_add_refuses_what_the_api_refuses(
     operator: Client, tenant: Tenant, field: str, value: Any
 ) -> None:
-    before = snapshots.everything()
     form = {**FORM, "workspace": str(tenant.workspace.pk), field: value}
-    answer = operator.post(listing(BroadcastDestination, "add"), form)
+    with snapshots.unchanged():
+        answer = operator.post(listing(BroadcastDestination, "add"), form)
     assert [*answer.context["adminform"].form.errors] == [field]
-    assert snapshots.everything() == before
 
 
 def test_change_keeps_masked_headers(operator: Client, tenant: Tenant) -> None:
@@ -69,10 +68,9 @@ def test_change_keeps_masked_headers(operator: Client, tenant: Tenant) -> None:
     assert destination.name == "Renamed"
     assert destination.receiver().headers == {"Authorization": SECRET}
 
-    before = snapshots.everything()
-    answer = change(operator, destination, {**form, "url": "https://other.example"})
+    with snapshots.unchanged():
+        answer = change(operator, destination, {**form, "url": "https://other.example"})
     assert [*answer.context["adminform"].form.errors] == ["headers"]
-    assert snapshots.everything() == before
 
 
 def test_keys_are_picked_from_the_organization(operator: Client, tenant: Tenant) -> None:
@@ -85,10 +83,9 @@ def test_keys_are_picked_from_the_organization(operator: Client, tenant: Tenant)
     form = {**FORM, "headers": f"Authorization: {MASK}"}
     del form["kind"]
 
-    before = snapshots.everything()
-    answer = change(operator, destination, {**form, "api_key_hashes": [other.digest]})
+    with snapshots.unchanged():
+        answer = change(operator, destination, {**form, "api_key_hashes": [other.digest]})
     assert [*answer.context["adminform"].form.errors] == ["api_key_hashes"]
-    assert snapshots.everything() == before
 
     change(operator, destination, {**form, "api_key_hashes": [key.digest]})
     destination.refresh_from_db()

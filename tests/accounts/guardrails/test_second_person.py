@@ -43,11 +43,10 @@ def test_enforcing_a_shadow_waits_and_shows_the_limits(
     ann: Client, bob: Client, shared: Guardrail
 ) -> None:
     start(shared, "acme/*")
-    before = snapshots.everything()
-    assert "Reason" in press(ann, shared, "enforce").content.decode()
-    assert not ChangeSet.objects.exists()
-    press(ann, shared, "enforce", **WHY)
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert "Reason" in press(ann, shared, "enforce").content.decode()
+        assert not ChangeSet.objects.exists()
+        press(ann, shared, "enforce", **WHY)
 
     [row] = proposed().changes
     assert (row["outcome"], row["row"]) == ("update", "Default")
@@ -65,13 +64,12 @@ def test_a_new_shadow_closes_what_was_proposed_of_the_old_one(
     start(shared, "acme/*")
     press(ann, shared, "enforce", **WHY)
     start(shared, "globex/*")
-    before = snapshots.everything()
-    made, text = approve(bob)
+    with snapshots.unchanged():
+        made, text = approve(bob)
     assert (made.status, text) == (
         "outdated",
         "Changed since it was proposed: shadow. Nothing was changed. Propose it again.",
     )
-    assert snapshots.everything() == before
 
 
 def test_a_shadow_that_has_ended_is_not_proposed(ann: Client, shared: Guardrail) -> None:
@@ -100,12 +98,11 @@ def test_saving_a_shadow_needs_nobody_else_because_it_refuses_nothing(
 
 
 def test_a_shadow_is_not_saved_with_a_name_that_must_wait(ann: Client, shared: Guardrail) -> None:
-    before = snapshots.everything()
     sent = {"name": "Another", "ignored_models": ["acme/*"], "_shadow": "1", **WHY}
-    answer = change(ann, shared, sent)
-    assert "Save the name and the description first" in answer.content.decode()
-    assert not ChangeSet.objects.exists()
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        answer = change(ann, shared, sent)
+        assert "Save the name and the description first" in answer.content.decode()
+        assert not ChangeSet.objects.exists()
 
 
 @pytest.mark.parametrize("kind", [ChangeKind.GUARDRAILS, ChangeKind.DELETIONS])
@@ -114,9 +111,8 @@ def test_deleting_the_guardrail_of_a_workspace_waits(
 ) -> None:
     shared = Guardrail.objects.edit_workspace_default(tenant.workspace, name="Default")
     demand(kind)
-    before = snapshots.everything()
-    press(ann, shared, "remove", **WHY)
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        press(ann, shared, "remove", **WHY)
     assert proposed().kind == kind
     made, text = approve(bob)
     assert (made.status, text) == ("applied", "Default is deleted.")

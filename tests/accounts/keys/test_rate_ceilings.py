@@ -37,8 +37,8 @@ def test_a_management_key_sets_lower_limits_and_no_higher(
     assert allow(owner, **{name: 10})
     assert shown(management, path) == {**NONE, name: 10, "models": {}}
 
-    before = snapshots.everything()
-    refused = patch(management, path, {other: 7, name: 11})
+    with snapshots.unchanged():
+        refused = patch(management, path, {other: 7, name: 11})
     assert refused.status_code == 422
     why = "Must be at most 10, which the operator of this service allows."
     assert refused.json()["error"] == {
@@ -50,7 +50,6 @@ def test_a_management_key_sets_lower_limits_and_no_higher(
             "ceiling": 10,
         },
     }
-    assert snapshots.everything() == before
 
     for limits, expected in (
         ({name: 4}, 4),
@@ -72,12 +71,11 @@ def test_a_management_key_sets_lower_limits_and_no_higher(
 def test_a_refused_limit_refuses_the_whole_request(management: APIClient) -> None:
     key = ApiKey.objects.get(name="inference")
     allow(key.limit_owner, requests_per_day=10)
-    before = snapshots.everything()
-    answer = patch(
-        management, f"/api/v1/keys/{key.digest}", {"requests_per_day": 11}, name="renamed"
-    )
+    with snapshots.unchanged():
+        answer = patch(
+            management, f"/api/v1/keys/{key.digest}", {"requests_per_day": 11}, name="renamed"
+        )
     assert answer.status_code == 422
-    assert snapshots.everything() == before
 
 
 def test_the_limits_of_a_model_have_ceilings_of_their_own(
@@ -88,12 +86,11 @@ def test_the_limits_of_a_model_have_ceilings_of_their_own(
     allow(owner, model=bounded, concurrent_requests=4)
     limits = {bounded: {"concurrent_requests": 2}, free: {"concurrent_requests": 50}}
     assert patch(management, path, {"models": limits}).status_code == 200
-    before = snapshots.everything()
     limits = {free: {"concurrent_requests": 60}, bounded: {"concurrent_requests": 5}}
-    refused = patch(management, path, {"concurrent_requests": 9, "models": limits})
+    with snapshots.unchanged():
+        refused = patch(management, path, {"concurrent_requests": 9, "models": limits})
     assert refused.status_code == 422
     assert f"rate_limits.models.{bounded}.concurrent_requests" in refused.json()["error"]["message"]
-    assert snapshots.everything() == before
 
     left = {bounded: {**NONE, "concurrent_requests": 4}}
     for removal in ({"models": {bounded: None, free: None}}, {"models": None}, None):

@@ -17,7 +17,7 @@ from endpoints.models import PrivateEndpoint
 from tests.support import factories
 from tests.support.broadcast.destinations import make_destination
 from tests.support.console import fingerprint, listing, messages_of, page
-from tests.support.database.snapshots import everything
+from tests.support.database.snapshots import unchanged
 from tests.support.factories import Tenant
 from tests.support.governance import make_guardrail, make_preset
 from tests.support.operators.four_eyes import WHY, demand, press, proposed, sign_in
@@ -51,9 +51,8 @@ def test_a_management_key_waits_for_a_second_person_who_sees_it_once(
     ann: Client, bob: Client, tenant: Tenant
 ) -> None:
     demand(ChangeKind.MANAGEMENT_KEYS)
-    before = everything()
-    ann.post(reverse(ADD), form_of(tenant, is_management="on"))
-    assert everything() == before
+    with unchanged():
+        ann.post(reverse(ADD), form_of(tenant, is_management="on"))
     shown = ann.post(reverse(ADD), form_of(tenant, is_management="on", **WHY), follow=True)
     made = proposed()
     assert (made.kind, made.needs) == ("management_keys", "accounts.add_apikey")
@@ -160,13 +159,12 @@ def test_an_issued_key_makes_no_change_alone(
 ) -> None:
     issued = issue(ann, world)
     demand(kind)
-    before = everything()
-    refused = call(world, issued, method, path, body)
+    with unchanged():
+        refused = call(world, issued, method, path, body)
     assert refused.status_code == 403, refused.content
     error = refused.json()["error"]
     assert error["metadata"]["error_type"] == "second_person_needed"
     assert error["message"].startswith(f"{kind.label}: another operator must approve")
-    assert everything() == before
     own = call(world, world.management_key, method, path, body)
     assert own.status_code in (200, 201), own.content
 
@@ -193,8 +191,9 @@ def test_creating_an_endpoint_with_a_price_needs_a_second_person(
         "upstream_model_id": "falcon", "base_url": "https://llm.example.com/v1",
     }  # fmt: skip
     client = factories.client(issued)
-    before = everything()
-    priced = client.post("/api/v1/private-endpoints", {**body, "pricing": PRICING}, format="json")
+    with unchanged():
+        priced = client.post(
+            "/api/v1/private-endpoints", {**body, "pricing": PRICING}, format="json"
+        )
     assert priced.status_code == 403, priced.content
-    assert everything() == before
     assert client.post("/api/v1/private-endpoints", body, format="json").status_code == 201

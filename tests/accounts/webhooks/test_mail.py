@@ -16,7 +16,7 @@ from config.api.errors import InvalidRequest
 from config.clocks.clock import clock
 from config.events.outbox import Event
 from tests.support import factories
-from tests.support.database.snapshots import everything
+from tests.support.database.snapshots import unchanged
 from tests.support.factories import Tenant
 from tests.support.governance import make_member
 from tests.support.upstreams.receiving import Mailbox, Receiver
@@ -163,16 +163,15 @@ def test_a_name_adds_no_header_to_a_mail(
 
 def test_mail_of_an_organization_goes_to_its_members_alone(tenant: Tenant, member: Member) -> None:
     other = make_member(factories.make_tenant("Other").organization, email="them@example.com")
-    before = everything()
-    for fields in (
-        {"organization": tenant.organization, "email": "anybody@example.com"},
-        {"organization": tenant.organization, "member": other},
-        {"organization": None, "member": member},
-        {"organization": None},
-    ):
-        with pytest.raises(InvalidRequest):
-            Subscription.objects.create_subscription(form="email", **fields)
-    assert everything() == before
+    with unchanged():
+        for fields in (
+            {"organization": tenant.organization, "email": "anybody@example.com"},
+            {"organization": tenant.organization, "member": other},
+            {"organization": None, "member": member},
+            {"organization": None},
+        ):
+            with pytest.raises(InvalidRequest):
+                Subscription.objects.create_subscription(form="email", **fields)
 
 
 def test_operators_read_the_organization_in_chats_and_mails(

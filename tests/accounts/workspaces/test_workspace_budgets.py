@@ -56,10 +56,9 @@ def test_a_budget_is_created_changed_shown_and_deleted(
     budget.refresh_from_db()
     assert changed == {"data": shown(budget, limit_usd=7.0), "include_byok_in_budgets": False}
     assert stamp(budget.updated_at) > made.json()["data"]["updated_at"]
-    before = snapshots.everything()
-    assert put(management, interval, 7).json() == changed
-    assert management.get(f"/api/v1/{PATH}/{interval}").json() == changed
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert put(management, interval, 7).json() == changed
+        assert management.get(f"/api/v1/{PATH}/{interval}").json() == changed
     for _ in range(2):
         gone = management.delete(f"/api/v1/{PATH}/{interval}")
         assert (gone.status_code, gone.json()) == (200, {"deleted": True})
@@ -99,11 +98,10 @@ def test_a_limit_is_stored_exactly(management: APIClient, text: str, nano: int) 
 )  # fmt: skip
 def test_put_refuses_invalid_fields_by_name(management: APIClient, field: str, text: str) -> None:
     put(management, "daily", 5)
-    before = snapshots.everything()
     start = "{" if field == "limit_usd" else '{"limit_usd": 1, '
-    response = send(management, "PUT", f"{PATH}/daily", f'{start}"{field}": {text}}}')
+    with snapshots.unchanged():
+        response = send(management, "PUT", f"{PATH}/daily", f'{start}"{field}": {text}}}')
     assert refused(response) == (400, {field})
-    assert snapshots.everything() == before
 
 
 def test_put_requires_a_limit(management: APIClient) -> None:
@@ -123,22 +121,20 @@ def test_a_shorter_interval_needs_a_strictly_lower_limit(
     management: APIClient, short: str, long: str
 ) -> None:
     put(management, long, 5)
-    before = snapshots.everything()
-    for limit in (5, 5.000000001):
-        response = put(management, short, limit)
-        assert refused(response) == (400, {"limit_usd"})
-        assert response.json()["error"]["message"] == (
-            f"limit_usd: Must be below the {long} budget of the workspace."
-        )
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        for limit in (5, 5.000000001):
+            response = put(management, short, limit)
+            assert refused(response) == (400, {"limit_usd"})
+            assert response.json()["error"]["message"] == (
+                f"limit_usd: Must be below the {long} budget of the workspace."
+            )
     assert put(management, short, 4.999999999).status_code == 200
-    before = snapshots.everything()
-    for limit in (4.999999999, 1):
-        response = put(management, long, limit)
-        assert response.json()["error"]["message"] == (
-            f"limit_usd: Must be above the {short} budget of the workspace."
-        )
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        for limit in (4.999999999, 1):
+            response = put(management, long, limit)
+            assert response.json()["error"]["message"] == (
+                f"limit_usd: Must be above the {short} budget of the workspace."
+            )
     assert put(management, long, 6).status_code == 200
 
 
@@ -149,9 +145,8 @@ def test_include_byok_in_budgets_is_one_setting_of_the_workspace(
     for answer in (first, put(management, "weekly", 2), management.get(f"/api/v1/{PATH}")):
         assert answer.json()["include_byok_in_budgets"]
     assert management.get("/api/v1/workspaces/default").json()["data"]["include_byok_in_budgets"]
-    before = snapshots.everything()
-    assert put(management, "daily", 3, include_byok_in_budgets=False).status_code == 400
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        assert put(management, "daily", 3, include_byok_in_budgets=False).status_code == 400
     put(management, "weekly", 2, include_byok_in_budgets=False)
     tenant.workspace.refresh_from_db()
     assert tenant.workspace.include_byok_in_budgets is False

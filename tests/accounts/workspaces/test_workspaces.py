@@ -147,15 +147,14 @@ def assert_never_stored(
 ) -> None:
     """Asserts that neither a new workspace nor a change takes the value, with a reason."""
     workspace = make_workspace(tenant.organization)
-    before = snapshots.everything()
-    for method, path, body in (
-        ("POST", "workspaces", {"name": "Research", "slug": "research", field: value}),
-        ("PATCH", f"workspaces/{workspace.pk}", {"name": "Other", field: value}),
-    ):
-        response = send(management, method, path, body)
-        assert refused(response) == (400, {field})
-        assert words in response.json()["error"]["message"]
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        for method, path, body in (
+            ("POST", "workspaces", {"name": "Research", "slug": "research", field: value}),
+            ("PATCH", f"workspaces/{workspace.pk}", {"name": "Other", field: value}),
+        ):
+            response = send(management, method, path, body)
+            assert refused(response) == (400, {field})
+            assert words in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("field", ["is_data_discount_logging_enabled"])
@@ -229,12 +228,11 @@ def test_create_and_patch_refuse_invalid_fields_by_name(
     management: APIClient, tenant: Tenant, field: str, text: str
 ) -> None:
     path = f"workspaces/{tenant.workspace.pk}"
-    before = snapshots.everything()
-    rest = ", ".join(f'"{name}": "new"' for name in ("name", "slug") if name != field)
-    body = f'{{{rest}, "{field}": {text}}}'
-    assert refused(send(management, "POST", "workspaces", body)) == (400, {field})
-    assert refused(send(management, "PATCH", path, f'{{"{field}": {text}}}')) == (400, {field})
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        rest = ", ".join(f'"{name}": "new"' for name in ("name", "slug") if name != field)
+        body = f'{{{rest}, "{field}": {text}}}'
+        assert refused(send(management, "POST", "workspaces", body)) == (400, {field})
+        assert refused(send(management, "PATCH", path, f'{{"{field}": {text}}}')) == (400, {field})
 
 
 def test_create_names_the_missing_fields(management: APIClient) -> None:
@@ -313,36 +311,34 @@ def test_foreign_deleted_and_unknown_workspaces_are_not_found(
     gone = make_workspace(tenant.organization, slug="gone")
     gone.close()
     member = make_member(tenant.organization)
-    before = snapshots.everything()
-    for ref in (
-        foreign.pk, "foreign", gone.pk, "gone", gone.pk.hex, uuid4(), "DEFAULT", "%00", "x" * 99,
-        tenant.workspace.pk.hex, "default%0A", "%F0%9F%98%80",
-    ):  # fmt: skip
-        path = f"workspaces/{ref}"
-        ids = {"user_ids": [str(member.pk)]}
-        for response in (
-            send(management, "GET", path),
-            send(management, "PATCH", path, {"name": "new"}),
-            send(management, "DELETE", path),
-            send(management, "DELETE", f"{path}?confirm_default_workspace_deletion=true"),
-            send(management, "GET", f"{path}/members"),
-            send(management, "POST", f"{path}/members/add", ids),
-            send(management, "POST", f"{path}/members/remove", ids),
-            send(management, "GET", f"{path}/budgets"),
-            send(management, "GET", f"{path}/budgets/daily"),
-            send(management, "PUT", f"{path}/budgets/daily", {"limit_usd": 1}),
-            send(management, "DELETE", f"{path}/budgets/daily"),
-        ):
-            assert (ref, response.status_code) == (ref, 404)
-            assert response.json() == missing("workspace")
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        for ref in (
+            foreign.pk, "foreign", gone.pk, "gone", gone.pk.hex, uuid4(), "DEFAULT", "%00",
+            "x" * 99, tenant.workspace.pk.hex, "default%0A", "%F0%9F%98%80",
+        ):  # fmt: skip
+            path = f"workspaces/{ref}"
+            ids = {"user_ids": [str(member.pk)]}
+            for response in (
+                send(management, "GET", path),
+                send(management, "PATCH", path, {"name": "new"}),
+                send(management, "DELETE", path),
+                send(management, "DELETE", f"{path}?confirm_default_workspace_deletion=true"),
+                send(management, "GET", f"{path}/members"),
+                send(management, "POST", f"{path}/members/add", ids),
+                send(management, "POST", f"{path}/members/remove", ids),
+                send(management, "GET", f"{path}/budgets"),
+                send(management, "GET", f"{path}/budgets/daily"),
+                send(management, "PUT", f"{path}/budgets/daily", {"limit_usd": 1}),
+                send(management, "DELETE", f"{path}/budgets/daily"),
+            ):
+                assert (ref, response.status_code) == (ref, 404)
+                assert response.json() == missing("workspace")
 
 
 def test_an_empty_patch_changes_nothing(management: APIClient, tenant: Tenant) -> None:
-    before = snapshots.everything()
-    response = send(management, "PATCH", "workspaces/default", {})
-    assert response.json() == {"data": shown(tenant.workspace)}
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        response = send(management, "PATCH", "workspaces/default", {})
+        assert response.json() == {"data": shown(tenant.workspace)}
 
 
 def test_delete_removes_budgets_guardrails_and_members(
@@ -375,14 +371,13 @@ def test_delete_is_refused_while_the_workspace_has_an_active_key(
     workspace = make_workspace(tenant.organization, slug="research")
     key = make_key(tenant, workspace=workspace)
     generation = factories.make_generation(tenant, api_key=key, workspace=workspace)
-    before = snapshots.everything()
-    for query in ("", "?confirm_default_workspace_deletion=true"):
-        response = send(management, "DELETE", f"workspaces/research{query}")
-        assert told(response) == (
-            400,
-            "The workspace has active API keys. Delete, disable or move them first.",
-        )
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        for query in ("", "?confirm_default_workspace_deletion=true"):
+            response = send(management, "DELETE", f"workspaces/research{query}")
+            assert told(response) == (
+                400,
+                "The workspace has active API keys. Delete, disable or move them first.",
+            )
     key.edit(disabled=True)
     assert send(management, "DELETE", "workspaces/research").status_code == 200
     assert Generation.objects.get() == generation
@@ -406,13 +401,12 @@ def test_delete_ignores_inactive_moved_and_management_keys(tenant: Tenant, state
 def test_delete_of_the_default_workspace_needs_confirmation(
     management: APIClient, inference: APIClient, tenant: Tenant
 ) -> None:
-    before = snapshots.everything()
-    for query in ("", "?confirm_default_workspace_deletion=false"):
-        response = send(management, "DELETE", f"workspaces/default{query}")
-        assert refused(response) == (400, {"confirm_default_workspace_deletion"})
-    bad = send(management, "DELETE", "workspaces/default?confirm_default_workspace_deletion=1")
+    with snapshots.unchanged():
+        for query in ("", "?confirm_default_workspace_deletion=false"):
+            response = send(management, "DELETE", f"workspaces/default{query}")
+            assert refused(response) == (400, {"confirm_default_workspace_deletion"})
+        bad = send(management, "DELETE", "workspaces/default?confirm_default_workspace_deletion=1")
     assert refused(bad) == (400, {"confirm_default_workspace_deletion"})
-    assert snapshots.everything() == before
     path = "workspaces/default?confirm_default_workspace_deletion=true"
     assert send(management, "DELETE", path).json() == {"deleted": True}
     assert inference.get("/api/v1/key").status_code == 401
@@ -429,18 +423,17 @@ def test_requests_must_name_a_workspace_if_there_is_no_default(
     credential = {"provider": "acme", "key": "test-credential-0123456789"}
     path = "workspaces/default?confirm_default_workspace_deletion=true"
     assert send(management, "DELETE", path).status_code == 200
-    before = snapshots.everything()
-    for method, path, body in (
-        ("GET", "keys", None),
-        ("GET", "guardrails", None),
-        ("POST", "keys", {"name": "key"}),
-        ("POST", "guardrails", {"name": "rail"}),
-        ("POST", "byok", credential),
-    ):
-        response = send(management, method, path, body)
-        assert refused(response) == (400, {"workspace_id"}), path
-        assert "there is no default workspace" in response.json()["error"]["message"]
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        for method, path, body in (
+            ("GET", "keys", None),
+            ("GET", "guardrails", None),
+            ("POST", "keys", {"name": "key"}),
+            ("POST", "guardrails", {"name": "rail"}),
+            ("POST", "byok", credential),
+        ):
+            response = send(management, method, path, body)
+            assert refused(response) == (400, {"workspace_id"}), path
+            assert "there is no default workspace" in response.json()["error"]["message"]
     for path, body in (
         ("keys", {"name": "key"}),
         ("guardrails", {"name": "r"}),
@@ -458,23 +451,22 @@ def test_a_deleted_workspace_refuses_every_change(tenant: Tenant) -> None:
     stale = Workspace.objects.get(pk=workspace.pk)
     workspace.close()
     member = make_member(factories.make_tenant("Other").organization)
-    before = snapshots.everything()
-    for attempt in (
-        lambda: make_key(tenant, workspace=stale),
-        lambda: make_guardrail(stale),
-        lambda: Guardrail.objects.edit_workspace_default(stale),
-        lambda: key.edit(disabled=False),
-        lambda: elsewhere.edit(workspace_id=workspace.pk),
-        lambda: stale.edit(name="new"),
-        lambda: stale.set_budget(BudgetInterval.DAILY, limit_nano=1),
-        lambda: stale.lift_budget(BudgetInterval.DAILY),
-        lambda: stale.add_members([member]),
-        lambda: stale.remove_members([member]),
-        lambda: stale.close(),
-    ):
-        with pytest.raises(WorkspaceNotFound):
-            attempt()
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        for attempt in (
+            lambda: make_key(tenant, workspace=stale),
+            lambda: make_guardrail(stale),
+            lambda: Guardrail.objects.edit_workspace_default(stale),
+            lambda: key.edit(disabled=False),
+            lambda: elsewhere.edit(workspace_id=workspace.pk),
+            lambda: stale.edit(name="new"),
+            lambda: stale.set_budget(BudgetInterval.DAILY, limit_nano=1),
+            lambda: stale.lift_budget(BudgetInterval.DAILY),
+            lambda: stale.add_members([member]),
+            lambda: stale.remove_members([member]),
+            lambda: stale.close(),
+        ):
+            with pytest.raises(WorkspaceNotFound):
+                attempt()
 
 
 def test_close_locks_a_key_enabled_meanwhile_before_the_organization(

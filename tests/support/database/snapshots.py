@@ -58,7 +58,13 @@ def everything() -> dict[str, list[str]]:
 
 @contextmanager
 def unchanged() -> Iterator[None]:
-    """Asserts that a block leaves every row as it was."""
+    """Asserts that a block changes no row; the message has the rows that came and went."""
     before = everything()
     yield
-    assert everything() == before
+    after = everything()
+    differences = {
+        label: sorted(set(before[label]) ^ set(texts))
+        for label, texts in after.items()
+        if texts != before[label]
+    }
+    assert differences == {}, differences
