@@ -341,9 +341,7 @@ def test_concurrent_actions_are_made_once(name: str, together: Callable[..., lis
     tenant = prepare()
     path = path_to(factories.client(tenant.management_key), name)
     count = ACTIONS[name][4]._base_manager.count()
-    answers = together(
-        *[lambda: act(factories.client(tenant.management_key), path, name)] * 4,
-    )
+    answers = together(*[lambda: act(factories.client(tenant.management_key), path, name)] * 4)
     assert {answer.status_code for answer in answers} <= {200, 201, 202}
     assert all(answer.json() == answers[0].json() for answer in answers)
     made = {"rotate": 1, "rotate-secret": 0, "test": 1, "redeliver": 0, "chat": 1}

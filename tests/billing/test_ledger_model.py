@@ -149,9 +149,7 @@ wishes = st.lists(
 )
 # The distance of a meter's ceilings above its present values; None is no ceiling.
 rooms = st.dictionaries(
-    st.integers(0, 4),
-    st.tuples(*[st.sampled_from([None, None, -1, 0, 1])] * 3),
-    max_size=2,
+    st.integers(0, 4), st.tuples(*[st.sampled_from([None, None, -1, 0, 1])] * 3), max_size=2
 )
 # The cost minus the hold: 0, negative, slightly positive, or above all credits.
 overs = st.just(0) | st.integers(-300, -1) | st.integers(1, 50) | st.integers(100, 3_000)
@@ -520,10 +518,7 @@ class LedgerMachine(RuleBasedStateMachine):
             expected = "pending" if made.status == "pending" else ended
             assert status_of.get(generation_id) == (expected if made.hold else None)
             decided = 0 if made.decision == "under_review" else made.excess or 0
-            assert (charged[generation_id], paid[generation_id]) == (
-                made.cost + decided,
-                made.paid,
-            )
+            assert (charged[generation_id], paid[generation_id]) == (made.cost + decided, made.paid)
         assert {
             excess.reference: (excess.organization_id, excess.amount_nano, excess.status)
             for excess in Excess.objects.all()

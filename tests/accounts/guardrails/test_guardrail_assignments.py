@@ -10,14 +10,7 @@ from uuid import uuid4
 import pytest
 from rest_framework.test import APIClient
 
-from accounts.models import (
-    ApiKey,
-    Guardrail,
-    KeyAssignment,
-    Member,
-    MemberAssignment,
-    policy_of,
-)
+from accounts.models import ApiKey, Guardrail, KeyAssignment, Member, MemberAssignment, policy_of
 from config.secrets import digest_api_key
 from tests.support import factories
 from tests.support.database import snapshots

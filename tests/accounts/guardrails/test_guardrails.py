@@ -389,8 +389,7 @@ def test_limit_and_reset_interval_require_each_other(
 
 
 @pytest.mark.parametrize(
-    "columns",
-    [{"limit_nano": -1}, {"limit_nano": None}, {"reset_interval": None}],
+    "columns", [{"limit_nano": -1}, {"limit_nano": None}, {"reset_interval": None}]
 )
 def test_the_database_refuses_an_invalid_guardrail(tenant: Tenant, columns: dict[str, Any]) -> None:
     make_guardrail(tenant.workspace, limit_nano=1, reset_interval="daily")

@@ -80,8 +80,7 @@ def test_the_list_begins_with_the_shortest_interval(management: APIClient, tenan
 
 
 @pytest.mark.parametrize(
-    ("text", "nano"),
-    [("0.000000001", 1), ("1e-9", 1), ("0.1", 10**8), ("1000000000", 10**18)],
+    ("text", "nano"), [("0.000000001", 1), ("1e-9", 1), ("0.1", 10**8), ("1000000000", 10**18)]
 )
 def test_a_limit_is_stored_exactly(management: APIClient, text: str, nano: int) -> None:
     response = send(management, "PUT", f"{PATH}/daily", f'{{"limit_usd": {text}}}')

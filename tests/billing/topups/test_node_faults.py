@@ -10,9 +10,7 @@ from email.utils import format_datetime
 import pytest
 
 from billing.topups import rpc
-from billing.topups.node import (
-    Node,
-)
+from billing.topups.node import Node
 from billing.topups.rpc import ChainContradiction, ChainError, ChainUnavailable
 from config.egress.addresses import EgressPolicy
 from tests.support.chains.node_faults import (

@@ -8,12 +8,7 @@ import pytest
 from eth_utils import keccak
 
 from billing.topups import node as chain_module
-from billing.topups.node import (
-    TRANSFER,
-    ChainPayment,
-    Cursor,
-    Node,
-)
+from billing.topups.node import TRANSFER, ChainPayment, Cursor, Node
 from config.egress.addresses import EgressPolicy
 from tests.support.chains.node_faults import STRANGER, mine, watching, watching_anvil
 from tests.support.chains.nodes import RECIPIENT, Anvil, Contract, EthTester, chain_of, deploy

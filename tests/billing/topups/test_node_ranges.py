@@ -9,11 +9,7 @@ import pytest
 
 from billing.topups import node as chain_module
 from billing.topups import rpc
-from billing.topups.node import (
-    Cursor,
-    Node,
-    Reorganized,
-)
+from billing.topups.node import Cursor, Node, Reorganized
 from billing.topups.rpc import ChainError, ChainUnavailable
 from config.egress.addresses import EgressPolicy
 from tests.support.chains.node_faults import (

@@ -7,10 +7,7 @@ from typing import Any
 
 import pytest
 
-from billing.topups.node import (
-    Cursor,
-    Reorganized,
-)
+from billing.topups.node import Cursor, Reorganized
 from billing.topups.rpc import ChainContradiction
 from tests.support.chains.node_faults import STRANGER, mine, watching, watching_anvil
 from tests.support.chains.nodes import RECIPIENT, Anvil, deploy

@@ -73,8 +73,7 @@ def status_of(row: TopUp | Deposit) -> str:
 
 @pytest.mark.parametrize("is_due", [False, True])
 @pytest.mark.parametrize(
-    ("state", "transition"),
-    [cell[:2] for cell in cells(TOP_UPS_BEFORE, TOP_UP_TRANSITIONS)],
+    ("state", "transition"), [cell[:2] for cell in cells(TOP_UPS_BEFORE, TOP_UP_TRANSITIONS)]
 )
 def test_each_transition_of_a_top_up_has_the_expected_result(
     tenant: Tenant, state: str, transition: str, is_due: bool

@@ -59,9 +59,7 @@ def test_watcher_continues_from_the_cursor_after_an_outage_of_the_node(
     assert credited(tenant) == [top_up.units * 1_000]
 
 
-def test_record_failure_doubles_the_delay_and_respects_retry_after(
-    chain: Chain,
-) -> None:
+def test_record_failure_doubles_the_delay_and_respects_retry_after(chain: Chain) -> None:
     state = ChainState.objects.get()
     waits = []
     for _ in range(8):
