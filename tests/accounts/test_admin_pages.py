@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -23,7 +23,7 @@ from tests.support.console import SUBMIT, listing, messages_of, page
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.governance import make_guardrail
-from tests.support.operators.four_eyes import press
+from tests.support.operators.four_eyes import press, sign_in_with
 
 
 def url(tenant: Tenant, verb: str = "change") -> str:
@@ -72,12 +72,7 @@ def test_spend_excludes_written_off_amounts(operator: Client) -> None:
 
 
 def test_the_page_hides_money_without_permission(tenant: Tenant) -> None:
-    user = User.objects.create_user("support", is_staff=True)
-    user.user_permissions.set(
-        Permission.objects.filter(codename__in=("view_organization", "view_apikey"))
-    )
-    client = Client()
-    client.force_login(user)
+    client = sign_in_with("support", "view_organization", "view_apikey")
 
     assert client.get(url(tenant)).context["overview"]["cards"] == []
 

@@ -279,8 +279,7 @@ def act(client: APIClient, path: str, name: str, **changes: Any) -> Response:
     return client.post(path, body, headers={"Idempotency-Key": KEY})
 
 
-def test_a_repeated_action_is_answered_as_the_first_one(tenant: Tenant, name: str) -> None:
-    management = factories.client(tenant.management_key)
+def test_a_repeated_action_is_answered_as_the_first_one(management: APIClient, name: str) -> None:
     path = path_to(management, name)
     first = act(management, path, name)
     assert first.status_code in (200, 201, 202), first.content
@@ -292,8 +291,9 @@ def test_a_repeated_action_is_answered_as_the_first_one(tenant: Tenant, name: st
         assert secret is None or secret not in str(before)
 
 
-def test_another_action_with_the_key_is_refused(tenant: Tenant, name: str) -> None:
-    management = factories.client(tenant.management_key)
+def test_another_action_with_the_key_is_refused(
+    management: APIClient, inference: APIClient, name: str
+) -> None:
     path, elsewhere = path_to(management, name), path_to(management, name, "second")
     if name == "chat":
         elsewhere = path.replace("/p/", "/q/")
@@ -307,13 +307,12 @@ def test_another_action_with_the_key_is_refused(tenant: Tenant, name: str) -> No
             assert_refused(changed, 422, "idempotency_key_reused")
         if name != "chat":
             assert_refused(act(other, path, name), 404, "not_found")
-        assert act(factories.client(tenant.api_key), path, name).status_code == 403
+        assert act(inference, path, name).status_code == 403
 
 
 @pytest.mark.parametrize("name", ["rotate", "rotate-secret"], indirect=True)
 @pytest.mark.parametrize("verb", ["rotate", "delete"])
-def test_a_replaced_secret_is_answered_no_more(tenant: Tenant, name: str, verb: str) -> None:
-    management = factories.client(tenant.management_key)
+def test_a_replaced_secret_is_answered_no_more(management: APIClient, name: str, verb: str) -> None:
     path = path_to(management, name)
     row = path_of(ACTIONS[name][0], act(management, path, name))
     ended = management.delete(row) if verb == "delete" else management.post(f"{row}/{name}", {})

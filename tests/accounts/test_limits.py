@@ -43,32 +43,24 @@ from tests.support.operators.four_eyes import press
 # A preset is made with 200, because the same call adds a version too.
 CREATED = {200, 201}
 HOOK = "https://hooks.example.com/causeway"
-# Method, path and body that create one, and the rows that the fixture makes first.
-CREATIONS: dict[OrganizationLimit, tuple[str, str, dict[str, Any], int]] = {
-    OrganizationLimit.WORKSPACES: ("POST", "workspaces", {"name": "A", "slug": "{}"}, 1),
-    OrganizationLimit.KEYS: ("POST", "keys", {"name": "{}"}, 2),
+# Path and body that create one, the rows that the fixture makes first, and the model.
+CREATIONS: dict[OrganizationLimit, tuple[str, dict[str, Any], int, Any]] = {
+    OrganizationLimit.WORKSPACES: ("workspaces", {"name": "A", "slug": "{}"}, 1, Workspace),
+    OrganizationLimit.KEYS: ("keys", {"name": "{}"}, 2, ApiKey),
     OrganizationLimit.CREDENTIALS: (
-        "POST", "byok", {"provider": "acme", "key": "a-secret-of-acme-{}"}, 0,
+        "byok", {"provider": "acme", "key": "a-secret-of-acme-{}"}, 0, ByokCredential,
     ),
-    OrganizationLimit.GUARDRAILS: ("POST", "guardrails", {"name": "{}"}, 0),
-    OrganizationLimit.ALIASES: ("POST", "aliases", {"name": "{}", "targets": ["acme/falcon"]}, 0),
-    OrganizationLimit.PRESETS: ("POST", "presets/{}/chat/completions", {"temperature": 1}, 0),
-    OrganizationLimit.WEBHOOKS: ("POST", "webhooks", {"url": HOOK}, 0),
+    OrganizationLimit.GUARDRAILS: ("guardrails", {"name": "{}"}, 0, Guardrail),
+    OrganizationLimit.ALIASES: (
+        "aliases", {"name": "{}", "targets": ["acme/falcon"]}, 0, ModelAlias,
+    ),
+    OrganizationLimit.PRESETS: ("presets/{}/chat/completions", {"temperature": 1}, 0, Preset),
+    OrganizationLimit.WEBHOOKS: ("webhooks", {"url": HOOK}, 0, Subscription),
     OrganizationLimit.DESTINATIONS: (
-        "POST", "observability/destinations",
-        {"name": "{}", "type": "otel-collector", "config": CONFIG}, 0,
+        "observability/destinations",
+        {"name": "{}", "type": "otel-collector", "config": CONFIG}, 0, BroadcastDestination,
     ),
 }  # fmt: skip
-COUNTED: dict[OrganizationLimit, Any] = {
-    OrganizationLimit.WORKSPACES: Workspace,
-    OrganizationLimit.KEYS: ApiKey,
-    OrganizationLimit.CREDENTIALS: ByokCredential,
-    OrganizationLimit.GUARDRAILS: Guardrail,
-    OrganizationLimit.ALIASES: ModelAlias,
-    OrganizationLimit.PRESETS: Preset,
-    OrganizationLimit.WEBHOOKS: Subscription,
-    OrganizationLimit.DESTINATIONS: BroadcastDestination,
-}
 
 
 @pytest.fixture(params=CREATIONS)
@@ -80,9 +72,13 @@ def limit(request: pytest.FixtureRequest, db: None) -> OrganizationLimit:
 
 
 def create(client: APIClient, limit: OrganizationLimit, name: str) -> Any:
-    method, path, body, _ = CREATIONS[limit]
-    text = json.dumps(body).replace("{}", name)
-    return send(client, method, path.format(name), text)
+    path, body, *_ = CREATIONS[limit]
+    return send(client, "POST", path.format(name), json.dumps(body).replace("{}", name))
+
+
+def count(tenant: Tenant, limit: OrganizationLimit) -> int:
+    rows = CREATIONS[limit][3].objects.for_organization(tenant.organization.pk)
+    return int(rows.count())
 
 
 def assert_full(answer: Any, limit: OrganizationLimit, most: int) -> None:
@@ -101,7 +97,7 @@ def assert_full(answer: Any, limit: OrganizationLimit, most: int) -> None:
 def test_the_api_refuses_what_is_beyond_a_limit(
     management: APIClient, tenant: Tenant, limit: OrganizationLimit, settings: LazySettings
 ) -> None:
-    most = CREATIONS[limit][3] + 2
+    most = CREATIONS[limit][2] + 2
     setattr(settings, limit, most)
     for name in ("one", "two"):
         assert create(management, limit, name).status_code in CREATED
@@ -116,8 +112,7 @@ def test_the_api_refuses_what_is_beyond_a_limit(
     assert_full(create(management, limit, "four"), limit, most + 1)
     # And a lower one, which leaves what there is.
     tenant.organization.set_limits({limit: 0})
-    rows = COUNTED[limit].objects.for_organization(tenant.organization.pk)
-    assert rows.count() == most + 1
+    assert count(tenant, limit) == most + 1
     assert create(management, limit, "four").status_code == 422
 
 
@@ -125,7 +120,7 @@ def test_the_api_refuses_what_is_beyond_a_limit(
 def test_concurrent_creations_do_not_pass_a_limit(
     tenant: Tenant, limit: OrganizationLimit, together: Callable[..., list[Any]]
 ) -> None:
-    most = CREATIONS[limit][3] + 2
+    most = CREATIONS[limit][2] + 2
     tenant.organization.set_limits({limit: most})
     calls = (
         partial(create, factories.client(tenant.management_key), limit, f"number-{n}")
@@ -135,7 +130,7 @@ def test_concurrent_creations_do_not_pass_a_limit(
     statuses = sorted(answer.status_code for answer in answers)
     assert set(statuses[:2]) <= CREATED
     assert statuses[2:] == [422] * 4
-    assert COUNTED[limit].objects.for_organization(tenant.organization.pk).count() == most
+    assert count(tenant, limit) == most
 
 
 def test_what_is_deleted_does_not_count(tenant: Tenant, settings: LazySettings) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
 
@@ -17,7 +16,7 @@ from tests.support import factories
 from tests.support.console import SUBMIT, listing, messages_of, page
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
-from tests.support.operators.four_eyes import press
+from tests.support.operators.four_eyes import press, sign_in_with
 
 
 @pytest.fixture
@@ -125,11 +124,7 @@ def test_who_may_only_view_decides_nothing(viewer: Client, excess: Excess) -> No
 
 
 def test_finance_decides(db: None, excess: Excess) -> None:
-    user = User.objects.create_user("fin", is_staff=True)
-    permissions = Permission.objects.filter(codename__in=("view_excess", "change_excess"))
-    user.user_permissions.set(permissions)
-    client = Client()
-    client.force_login(user)
+    client = sign_in_with("fin", "view_excess", "change_excess")
     client.post(page(excess, "write_off"), {**SUBMIT, "note": "x"})
     excess.refresh_from_db()
     assert (excess.status, excess.decided_by) == ("written_off", "operator fin")

@@ -21,7 +21,7 @@ from tests.support import factories
 from tests.support.bulkheads.limits import NO_LIMITS
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
-from tests.support.governance import refusal, stamp
+from tests.support.governance import named, refusal, stamp
 from tests.support.inference.site import Site
 
 ROUTES = ["/api/v1/end-users", "/api/v1/external-users"]
@@ -195,9 +195,7 @@ def test_the_list_is_paged(management: APIClient, tenant: Tenant, route: str) ->
 def test_the_list_refuses_a_malformed_query(
     management: APIClient, route: str, query: str, field: str
 ) -> None:
-    response = management.get(f"{route}?{query}")
-    assert response.status_code == 400
-    assert set(response.json()["error"]["metadata"]["fields"]) == {field}
+    assert named(management.get(f"{route}?{query}")) == (400, {field})
 
 
 def test_only_external_users_filters_by_control_characters(
@@ -345,8 +343,7 @@ def test_patch_refuses_an_invalid_body(
     register(tenant, "a")
     with snapshots.unchanged():
         response = patch(management, f"{route}/a", body)
-    assert response.status_code == 400
-    assert set(response.json()["error"]["metadata"]["fields"]) == {field}
+    assert named(response) == (400, {field})
 
 
 def test_delete_may_be_repeated_and_keeps_the_string_reserved(

@@ -78,6 +78,13 @@ def caller(
     return lambda: ask_service(server, tenant, method, path, body).status_code
 
 
+def usage_of(usd: float, *, byok: float = 0.0) -> dict[str, float]:
+    """Returns what the interface shows of a key that has spent the same in each period."""
+    kinds = {"usage": usd, "byok_usage": byok}
+    ends = ("", "_daily", "_weekly", "_monthly")
+    return {f"{kind}{end}": value for kind, value in kinds.items() for end in ends}
+
+
 def stamp(moment: datetime) -> str:
     return moment.isoformat().replace("+00:00", "Z")
 
@@ -90,6 +97,11 @@ def refusal(code: int, error_type: str, message: str) -> dict[str, Any]:
 def missing(what: str) -> dict[str, Any]:
     """Returns the error for an object that does not exist or belongs to another organization."""
     return refusal(404, "not_found", f"The {what} does not exist.")
+
+
+def named(response: Any) -> tuple[int, set[str]]:
+    """Returns the status of a refusal and the fields as its error names them."""
+    return response.status_code, set(response.json()["error"]["metadata"]["fields"])
 
 
 def told(response: Any) -> tuple[int, str]:

@@ -8,7 +8,6 @@ from urllib.parse import urlencode
 
 import pytest
 from django.contrib import admin
-from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
@@ -21,7 +20,7 @@ from inference.reports.rollups import roll_up_usage
 from tests.support import console, factories
 from tests.support.factories import Tenant
 from tests.support.governance import make_member
-from tests.support.operators.four_eyes import press
+from tests.support.operators.four_eyes import press, sign_in_with
 
 DAY = timedelta(days=1)
 
@@ -88,11 +87,7 @@ def test_a_list_of_all_organizations_has_no_tabs(operator: Client, tenant: Tenan
 
 
 def test_tabs_are_those_that_the_operator_may_view(db: None, tenant: Tenant) -> None:
-    user = User.objects.create_user("ann", is_staff=True)
-    for name in ("view_organization", "view_member"):
-        user.user_permissions.add(Permission.objects.get(codename=name))
-    client = Client()
-    client.force_login(user)
+    client = sign_in_with("ann", "view_organization", "view_member")
 
     shown = client.get(console.page(tenant.organization)).context["overview"]
 
@@ -218,10 +213,7 @@ def test_the_list_is_sorted_by_what_was_spent(operator: Client, tenant: Tenant) 
 
     assert names(operator, "-4") == ["Most", "Low", "Acme"]
     assert names(operator, "4") == ["Acme", "Low", "Most"]
-    viewer = User.objects.create_user("viewer", is_staff=True)
-    viewer.user_permissions.add(Permission.objects.get(codename="view_organization"))
-    client = Client()
-    client.force_login(viewer)
+    client = sign_in_with("viewer", "view_organization")
     assert names(client, "-4") == names(client, "4")
 
 

@@ -18,6 +18,7 @@ from config.clocks.clock import clock
 from config.credentials import Secret
 from tests.support import factories
 from tests.support.factories import Tenant
+from tests.support.governance import usage_of
 
 ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
@@ -72,14 +73,10 @@ def test_a_secret_does_not_print_itself() -> None:
 @pytest.mark.parametrize(
     ("disabled", "lifetime", "usable"),
     [
-        (False, None, True),
-        (False, 60, True),
-        (False, 0, False),
-        (False, -60, False),
-        (True, None, False),
-        (True, 60, False),
+        (False, None, True), (False, 60, True), (False, 0, False), (False, -60, False),
+        (True, None, False), (True, 60, False),
     ],
-)
+)  # fmt: skip
 def test_a_key_is_usable_until_it_is_revoked_or_expires(
     tenant: Tenant, disabled: bool, lifetime: int | None, usable: bool
 ) -> None:
@@ -100,10 +97,7 @@ def test_a_key_is_usable_until_it_is_revoked_or_expires(
 FIELDS = {
     "allowed_data_regions": ["global", "europe", "us"],
     "budgets": [],
-    "byok_usage": 0.0,
-    "byok_usage_daily": 0.0,
-    "byok_usage_monthly": 0.0,
-    "byok_usage_weekly": 0.0,
+    **usage_of(0.0),
     "creator_user_id": None,
     "effective_budget": None,
     "free_model_daily_requests": {"limit": 0, "remaining": 0, "used": 0},
@@ -117,10 +111,6 @@ FIELDS = {
         "interval": "10s",
         "note": "This field is deprecated and safe to ignore.",
     },
-    "usage": 0.0,
-    "usage_daily": 0.0,
-    "usage_monthly": 0.0,
-    "usage_weekly": 0.0,
     "expires_at": None,
 }
 
@@ -165,17 +155,8 @@ def test_usage_is_the_sum_of_the_generations_of_the_key(
         tenant, is_byok=True, cost_nano=250_000_000, upstream_cost_nano=2_000_000_000
     )
     factories.make_generation(factories.make_tenant("Other"), cost_nano=7_000_000_000)
-    spent, own = 1.750000001, 2.0
-    assert _usage(inference.get("/api/v1/key").json()["data"]) == {
-        "usage": spent,
-        "usage_daily": spent,
-        "usage_weekly": spent,
-        "usage_monthly": spent,
-        "byok_usage": own,
-        "byok_usage_daily": own,
-        "byok_usage_weekly": own,
-        "byok_usage_monthly": own,
-    }
+    shown = _usage(inference.get("/api/v1/key").json()["data"])
+    assert shown == usage_of(1.750000001, byok=2.0)
     assert set(_usage(management.get("/api/v1/key").json()["data"]).values()) == {0.0}
 
 

@@ -9,7 +9,7 @@ from billing.models import ChainState, Deposit, TopUp
 from billing.topups.chains import Chain
 from billing.topups.node import Cursor
 from config.api.errors import InvalidRequest, InvalidTransition
-from tests.support.chains.node_faults import STRANGER, mine, of
+from tests.support.chains.node_faults import STRANGER, mine, of, send_again
 from tests.support.chains.nodes import Anvil, Contract, Front
 from tests.support.chains.payments import ask, look, node_of
 from tests.support.chains.watching import Offer, ask_and_pay, credited, found, status, watch_anvil
@@ -72,10 +72,7 @@ def test_a_payment_that_moves_before_finality_is_credited_once(
          "data": "0x095ea7b3" + "0" * 24 + STRANGER[2:] + "0" * 64},
     )  # fmt: skip
     mine(anvil, 1)
-    anvil.rpc(
-        "eth_sendTransaction",
-        {name: sent[name] for name in ("from", "to", "input", "nonce", "gas", "value")},
-    )
+    send_again(anvil, sent)
     mine(anvil, 1)
     anvil.rpc("evm_setAutomine", True)
     assert anvil.rpc("eth_getTransactionReceipt", other)["status"] == "0x1"
@@ -99,8 +96,7 @@ def test_a_reorganization_after_finality_halts_the_chain_until_it_is_resumed(
     mine(anvil, 2)
     look(chain)
     anvil.rpc("anvil_reorg", 4, [])
-    again = {name: sent[name] for name in ("from", "to", "input", "nonce", "gas", "value")}
-    anvil.rpc("eth_sendTransaction", again)
+    send_again(anvil, sent)
     second = ask_and_pay(tenant, chain, token)
     mine(anvil, 4)
 

@@ -9,7 +9,7 @@ import pytest
 
 from billing.topups.node import Cursor, Reorganized
 from billing.topups.rpc import ChainContradiction
-from tests.support.chains.node_faults import STRANGER, mine, watching, watching_anvil
+from tests.support.chains.node_faults import STRANGER, mine, send_again, watching, watching_anvil
 from tests.support.chains.nodes import RECIPIENT, Anvil, deploy
 
 
@@ -67,10 +67,7 @@ def test_a_payment_that_moves_before_finality_is_read_once(anvil: Anvil) -> None
     anvil.rpc("anvil_reorg", 3, [])
     assert anvil.rpc("eth_getTransactionReceipt", tx_hash) is None
     assert watcher.look() == []
-    anvil.rpc(
-        "eth_sendTransaction",
-        {name: sent[name] for name in ("from", "to", "input", "nonce", "gas", "value")},
-    )
+    send_again(anvil, sent)
     mine(anvil, 4)
     (deposit,) = watcher.look()
     assert (deposit.units, deposit.ordinal) == (5, 0)

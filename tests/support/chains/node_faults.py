@@ -63,6 +63,12 @@ def mine(node: Anvil, blocks: int) -> None:
     node.rpc("anvil_mine", hex(blocks))
 
 
+def send_again(node: Anvil, sent: dict[str, Any]) -> None:
+    """Sends a transaction as a node has shown it, after a reorganization for instance."""
+    names = ("from", "to", "input", "nonce", "gas", "value")
+    node.rpc("eth_sendTransaction", {name: sent[name] for name in names})
+
+
 def watching_anvil(anvil: Anvil, blocks: int = 2, **options: Any) -> tuple[Contract, Watcher]:
     """Deploys a token, mines so many blocks, and returns the token and its watcher."""
     token = deploy(anvil)

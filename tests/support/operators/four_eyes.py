@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib.auth.models import Group, User
+from django.contrib.auth.models import Group, Permission, User
 from django.test import Client
 
 from config.apps import Role
@@ -28,6 +28,15 @@ def sign_in(name: str, role: Role = Role.ADMINISTRATOR) -> Client:
         roles.update_roles()
     user = User.objects.create_user(name, is_staff=True)
     user.groups.add(Group.objects.get(name=role))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def sign_in_with(name: str, *codenames: str) -> Client:
+    """Returns the browser of a new operator with these permissions and no role."""
+    user = User.objects.create_user(name, is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
     client = Client()
     client.force_login(user)
     return client
