@@ -40,11 +40,9 @@ TOP_UPS_BEFORE: dict[str, tuple[Any, ...]] = {
     "expired": ("seen", False, "confirmed", False, "review", REFUSED),
     "review": (False, False, "confirmed", False, False, "open"),
 }
-TOP_UPS_AFTER: dict[str, tuple[Any, ...]] = {
+TOP_UPS_AFTER = {
+    **TOP_UPS_BEFORE,
     "open": ("seen", False, "confirmed", "expired", "review", REFUSED),
-    "seen": ("seen", "open", "confirmed", False, "review", REFUSED),
-    "confirmed": (False, False, REFUSED, False, False, REFUSED),
-    "expired": ("seen", False, "confirmed", False, "review", REFUSED),
     "review": (False, False, "confirmed", False, False, "expired"),
 }
 

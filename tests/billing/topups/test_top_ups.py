@@ -102,7 +102,7 @@ def test_retrieve_returns_the_status_of_a_top_up(
 ) -> None:
     top_up = ask(tenant, chain, SENDER)
     created = inference.get(f"{PATH}/{top_up.pk}").json()["data"]
-    del created["web3_data"]
+    created.pop("web3_data", None)
     assert created == {
         "id": str(top_up.pk),
         "created_at": created["created_at"],
@@ -167,8 +167,8 @@ def test_create_reads_an_amount_without_rounding(
 def test_create_refuses_an_invalid_field(
     inference: APIClient, chain: Chain, field: str, text: str
 ) -> None:
+    text = text.replace("{id}", str(chain.chain_id))
     with snapshots.unchanged():
-        text = text.replace("{id}", str(chain.chain_id))
         assert raw(inference, chain, **{field: text}).status_code == 400
 
 
