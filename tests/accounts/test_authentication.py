@@ -147,9 +147,7 @@ def test_a_key_outside_the_headers_is_ignored(
     assert response.json() == refused(MISSING)
 
 
-def test_a_revoked_key_is_refused_on_the_next_request(
-    management: APIClient, tenant: Tenant
-) -> None:
+def test_a_revoked_key_is_refused_on_the_next_request(management: APIClient) -> None:
     assert management.get(ROUTE).status_code == 200
     key = ApiKey.objects.get(is_management=True)
     assert key.revoke() is True
@@ -164,9 +162,7 @@ def test_a_key_whose_digest_differs_is_refused(tenant: Tenant) -> None:
 
 
 @pytest.mark.parametrize("path", [ROUTE, "/api/v1/chat/completions"])
-def test_two_authorization_headers_are_refused(
-    server: str, transactional_db: None, path: str
-) -> None:
+def test_two_authorization_headers_are_refused(server: str, path: str) -> None:
     tenant = factories.make_tenant()
     address = urlsplit(server)
     line = http.client.HTTPConnection(address.hostname or "", address.port, timeout=60)

@@ -196,7 +196,7 @@ def test_a_rotated_secret_is_answered_no_more(management: APIClient, route: str,
 
 
 def test_a_key_of_an_operator_is_not_answered_what_another_one_created(
-    management: APIClient, tenant: Tenant, route: str
+    management: APIClient, route: str
 ) -> None:
     assert post(management, route).status_code == 201
     ApiKey.objects.filter(is_management=True).update(issued_by_operator=True)

@@ -237,9 +237,7 @@ def test_compiled_patterns_have_a_limit_together(tenant: Tenant, settings: LazyS
     assert list_use(organization)[-1].used == size
 
 
-def test_the_api_names_the_limit_of_patterns(
-    management: APIClient, tenant: Tenant, settings: LazySettings
-) -> None:
+def test_the_api_names_the_limit_of_patterns(management: APIClient, settings: LazySettings) -> None:
     settings.ORGANIZATION_PATTERN_BYTES = 100
     body = {"name": "A", "content_filters": [{"action": "flag", "pattern": "a[0-9]{1,90}"}]}
     with snapshots.unchanged():

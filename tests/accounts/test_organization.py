@@ -119,7 +119,7 @@ def test_a_key_shows_its_creator(management: APIClient, tenant: Tenant) -> None:
     assert shown["creator_user_id"] == current["creator_user_id"] == str(member.pk)
 
 
-def test_create_key_refuses_an_unknown_creator(management: APIClient, tenant: Tenant) -> None:
+def test_create_key_refuses_an_unknown_creator(management: APIClient) -> None:
     foreign = make_member(factories.make_tenant("Other").organization)
     with snapshots.unchanged():
         for unknown in (foreign.pk, uuid4()):

@@ -20,7 +20,6 @@ from accounts.patterns import (
 )
 from config.api.errors import TooManyRequests
 from tests.support.database.snapshots import unchanged
-from tests.support.factories import Tenant
 from tests.support.governance import send
 from tests.support.inference.site import Site
 
@@ -71,9 +70,7 @@ def test_who_has_compiled_for_long_waits_and_others_do_not() -> None:
     assert len(budgets.compile(other, ["a"])) == 1
 
 
-def test_a_request_compiles_nothing_behind_the_first_bad_pattern(
-    management: APIClient, tenant: Tenant
-) -> None:
+def test_a_request_compiles_nothing_behind_the_first_bad_pattern(management: APIClient) -> None:
     behind = large("behind")
     filters: list[Any] = [
         {"pattern": pattern, "action": "redact"} for pattern in ("good", "(", behind)

@@ -268,9 +268,7 @@ def test_a_public_route_needs_no_key(anonymous: APIClient, route: str) -> None:
     assert anonymous.generic(method, path).status_code == 200
 
 
-def test_the_routes_of_the_data_plane_follow_the_same_table(
-    server: str, transactional_db: None
-) -> None:
+def test_the_routes_of_the_data_plane_follow_the_same_table(server: str) -> None:
     tenant = factories.make_tenant()
     expected: dict[str | None, int] = {
         None: 401,

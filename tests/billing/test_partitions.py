@@ -30,7 +30,7 @@ def place_of(transfer: Transfer) -> str:
     return str(name)
 
 
-def test_a_generation_has_one_hold_in_all_partitions(db: None, tenant: Tenant) -> None:
+def test_a_generation_has_one_hold_in_all_partitions(tenant: Tenant) -> None:
     later = id_bound(read_now() + timedelta(days=40)) + "-0"
     account = tenant.organization.accounts.get(kind="credits")
     usage = tenant.organization.accounts.get(kind="usage")
@@ -49,7 +49,7 @@ def test_a_generation_has_one_hold_in_all_partitions(db: None, tenant: Tenant) -
         Transfer.objects.filter(pk=made.pk).delete()
 
 
-def test_settlement_reads_the_partition_of_its_holds_alone(db: None, tenant: Tenant) -> None:
+def test_settlement_reads_the_partition_of_its_holds_alone(tenant: Tenant) -> None:
     """The data plane's plans are generic, so partitions are left out when a statement begins."""
     row = factories.make_generation(tenant, status="pending")
     factories.place_hold(row, 9)

@@ -86,7 +86,7 @@ def test_a_list_of_all_organizations_has_no_tabs(operator: Client, tenant: Tenan
     assert operator.get(path, nobody).context.get("tab_bar") is None
 
 
-def test_tabs_are_those_that_the_operator_may_view(db: None, tenant: Tenant) -> None:
+def test_tabs_are_those_that_the_operator_may_view(tenant: Tenant) -> None:
     client = sign_in_with("ann", "view_organization", "view_member")
 
     shown = client.get(console.page(tenant.organization)).context["overview"]
@@ -130,7 +130,7 @@ def test_the_list_links_its_add_button_to_the_organization(
     assert f"{reverse('admin:accounts_member_add')}?{narrowed}" in text
 
 
-def test_first_steps_show_what_is_done(operator: Client, db: None) -> None:
+def test_first_steps_show_what_is_done(operator: Client) -> None:
     tenant = factories.make_tenant(credits_usd=0)
     row = tenant.organization
 
@@ -158,7 +158,7 @@ def test_first_steps_link_to_forms_of_the_organization(operator: Client, tenant:
     assert answer.context["adminform"].form.initial["organization"] == tenant.organization.pk
 
 
-def test_the_overview_says_how_long_the_credits_last(operator: Client, db: None) -> None:
+def test_the_overview_says_how_long_the_credits_last(operator: Client) -> None:
     tenant = factories.make_tenant(credits_usd=100)
     now = timezone.now()
     Organization.objects.update(created_at=now - 60 * DAY)

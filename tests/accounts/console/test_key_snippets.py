@@ -84,7 +84,6 @@ def test_the_samples_of_a_management_key_manage(server: str, tenant: Tenant) -> 
     run(sys.executable, "-W", "ignore", "-c", texts["OpenRouter SDK"])
 
 
-@pytest.mark.django_db
 def test_the_example_is_a_model_of_text_that_the_key_can_call(
     tenant: Tenant, simulator: Simulator
 ) -> None:

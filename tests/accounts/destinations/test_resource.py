@@ -381,7 +381,7 @@ def test_a_changed_receiver_is_tried_at_once(management: APIClient, tenant: Tena
     )  # fmt: skip
 
 
-def test_the_audit_log_hides_the_headers(management: APIClient, tenant: Tenant) -> None:
+def test_the_audit_log_hides_the_headers(management: APIClient) -> None:
     made = send(management, "POST", PATH, BODY).json()["data"]
     send(management, "PATCH", f"{PATH}/{made['id']}", {"config": {"headers": {"A": SECRET}}})
     management.delete(f"{ROUTE}/{made['id']}")

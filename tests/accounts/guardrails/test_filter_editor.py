@@ -10,7 +10,6 @@ from django.test import Client
 from django.urls import reverse
 
 from accounts.models import Guardrail
-from tests.support import factories
 from tests.support.console import change, fingerprint, listing
 from tests.support.factories import Tenant
 from tests.support.governance import make_guardrail
@@ -160,7 +159,6 @@ def test_tried_text_is_neither_stored_nor_logged(
 
 
 def test_texts_are_tried_by_editors_alone(viewer: Client, tenant: Tenant) -> None:
-    factories.make_tenant("Other")
     answer = viewer.post(reverse("admin:accounts_guardrail_try_filters"), {"trial_text": "x"})
 
     assert answer.status_code == 403

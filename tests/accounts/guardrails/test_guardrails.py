@@ -485,9 +485,7 @@ def test_the_first_change_creates_the_default_guardrail_of_a_workspace(
     assert send(management, "PATCH", path, {}).status_code == 200
 
 
-def test_a_deleted_guardrail_no_longer_applies(
-    management: APIClient, tenant: Tenant, guardrail: Guardrail
-) -> None:
+def test_a_deleted_guardrail_no_longer_applies(management: APIClient, guardrail: Guardrail) -> None:
     key = ApiKey.objects.get(name="inference")
     guardrail.edit(ignored_providers=["acme"])
     guardrail.assign_keys([key], by="test")

@@ -125,9 +125,7 @@ def test_another_organization_sees_and_changes_nothing(route: str, management: A
     assert shown(management, route)["requests_per_minute"] == 10
 
 
-def test_a_revoked_key_and_a_closed_workspace_leave_no_limits(
-    management: APIClient, tenant: Tenant
-) -> None:
+def test_a_revoked_key_and_a_closed_workspace_leave_no_limits(management: APIClient) -> None:
     body = {"name": "Limited", "slug": "limited", "rate_limits": {"requests_per_minute": 5}}
     management.post("/api/v1/workspaces", body, format="json")
     key = ApiKey.objects.get(name="inference")

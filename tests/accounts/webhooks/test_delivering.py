@@ -157,7 +157,7 @@ def test_a_long_answer_is_not_read(
 
 
 def test_a_receiver_that_hangs_delays_no_other(
-    tell: Tell, subscribe: Subscribe, receiver: Receiver, tenant: Tenant, results: Results,
+    tell: Tell, subscribe: Subscribe, receiver: Receiver, results: Results,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """The hanging receiver answers only when the others have all of their events."""
@@ -299,7 +299,7 @@ def test_places_are_given_in_turn_and_a_full_organization_hides_no_other(
 
 
 def test_mails_wait_for_one_mail_server_and_leave_places_for_webhooks(
-    subscribe: Subscribe, tell: Tell, receiver: Receiver, tenant: Tenant
+    subscribe: Subscribe, tell: Tell, receiver: Receiver
 ) -> None:
     """Receivers of the operators have no bulkhead of an organization."""
     for number in range(14):
@@ -407,9 +407,7 @@ def test_a_claim_of_a_killed_process_is_made_again(
     assert results() == [("delivered", 2, "")]
 
 
-def test_deliveries_stay_for_30_days(
-    subscribe: Subscribe, tell: Tell, receiver: Receiver, later: Later
-) -> None:
+def test_deliveries_stay_for_30_days(subscribe: Subscribe, tell: Tell, receiver: Receiver) -> None:
     subscription, _ = subscribe(receiver.url)
     tell()
     event_source.run()

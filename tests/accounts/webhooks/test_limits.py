@@ -66,7 +66,7 @@ def test_a_storm_is_held_back_and_told_by_one_digest(
 
 
 def test_one_organizations_storm_hides_no_others_events_from_operators(
-    tenant: Tenant, receiver: Receiver, tell: Tell
+    receiver: Receiver, tell: Tell
 ) -> None:
     subscribe(receiver, organization=None)
     other = factories.make_tenant("Other")

@@ -15,7 +15,6 @@ from config.events.outbox import record_event
 from config.outbound.engine import Places
 from config.outbound.sending import SendingOutcome
 from tests.support import factories
-from tests.support.factories import Tenant
 from tests.support.upstreams.receiving import KEY, TAKEN, Receiver, run_receiver
 from tests.support.upstreams.tls import answering
 
@@ -140,7 +139,7 @@ def test_another_failure_does_not_shorten_what_a_receiver_has_asked_for(
 
 
 def test_the_wish_of_a_receiver_binds_its_own_subscription_alone(
-    subscribe: Subscribe, tell: Tell, receiver: Receiver, tenant: Tenant
+    subscribe: Subscribe, tell: Tell, receiver: Receiver
 ) -> None:
     """Two organizations have the same receiver, and the first one has another receiver besides."""
     other = factories.make_tenant("Other")

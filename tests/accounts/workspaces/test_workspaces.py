@@ -399,7 +399,7 @@ def test_delete_ignores_inactive_moved_and_management_keys(tenant: Tenant, state
 
 
 def test_delete_of_the_default_workspace_needs_confirmation(
-    management: APIClient, inference: APIClient, tenant: Tenant
+    management: APIClient, inference: APIClient
 ) -> None:
     with snapshots.unchanged():
         for query in ("", "?confirm_default_workspace_deletion=false"):

@@ -114,7 +114,7 @@ def test_credit_refuses_an_amount_above_the_range_of_the_ledger(
 
 @pytest.mark.django_db(transaction=True)
 def test_concurrent_operators_credit_a_deposit_once(
-    tenant: Tenant, chain: Chain, token: Contract, together: Callable[..., list[Any]]
+    chain: Chain, token: Contract, together: Callable[..., list[Any]]
 ) -> None:
     token.pay(3_000_000)
     look(chain)
@@ -132,7 +132,7 @@ def test_concurrent_operators_credit_a_deposit_once(
 
 
 def test_metrics_count_deposits_in_review_and_halted_chains(
-    tenant: Tenant, anonymous: APIClient, chain: Chain, token: Contract
+    anonymous: APIClient, chain: Chain, token: Contract
 ) -> None:
     token.pay(7)
     token.pay(8)

@@ -244,9 +244,7 @@ def test_two_transfers_in_one_transaction_are_two_payments(
     assert credited(tenant) == [first.units * 1_000, second.units * 1_000]
 
 
-def test_a_reverted_transfer_is_ignored(
-    tenant: Tenant, chain: Chain, token: Contract, anvil: Anvil, offer: Offer
-) -> None:
+def test_a_reverted_transfer_is_ignored(tenant: Tenant, anvil: Anvil, offer: Offer) -> None:
     own = deploy(anvil, supply=10)
     mine(anvil, 2)
     watched = offer(chain_of(own))

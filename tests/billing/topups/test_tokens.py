@@ -11,7 +11,6 @@ import pytest
 from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
-from rest_framework.test import APIClient
 
 from billing.checks import check_tokens
 from billing.models import ChainState, Deposit
@@ -50,7 +49,7 @@ def test_a_token_with_eighteen_decimals_is_paid_in_the_sixth_decimal(
 @pytest.mark.parametrize(("on_chain", "configured"), [(18, 6), (6, 18)])
 def test_wrong_decimals_refuse_the_chain_by_name_until_they_are_corrected(
     on_chain: int, configured: int, tenant: Tenant, anvil: Anvil, offer: Offer,
-    inference: APIClient, operator: Client, caplog: pytest.LogCaptureFixture,
+    operator: Client, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     token = deploy(anvil, supply=10**30, decimals=on_chain)
     chain = offer(chain_of(token, confirmations=1, decimals=configured))
@@ -108,7 +107,7 @@ def test_a_top_up_of_wrong_decimals_is_not_credited_after_the_correction(
 
 
 def test_a_stored_payment_waits_until_the_token_is_confirmed(
-    tenant: Tenant, chain: Chain, token: Contract, offer: Offer, front: Front
+    tenant: Tenant, chain: Chain, token: Contract, front: Front
 ) -> None:
     top_up = ask_and_pay(tenant, chain, token)
     state = ChainState.objects.get()
@@ -213,9 +212,7 @@ def test_a_node_that_does_not_tell_stops_no_offer(
     assert front.asked("eth_call") == []
 
 
-def test_check_deploy_names_the_chain(
-    db: None, token: Contract, offer: Offer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_deploy_names_the_chain(db: None, token: Contract, offer: Offer) -> None:
     offer(with_token(chain_of(token), decimals=18))
     with pytest.raises(Exception, match=r"has 6 decimals, and the settings say 18\."):
         call_command("check", "--deploy", "--tag", "security")

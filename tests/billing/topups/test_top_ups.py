@@ -57,7 +57,7 @@ def test_the_example_of_the_document_is_accepted(tenant: Tenant, chain: Chain) -
 
 @pytest.mark.parametrize("actor", ["inference", "management"])
 def test_create_returns_the_exact_transfer(
-    actor: str, request: pytest.FixtureRequest, chain: Chain, settings: Any
+    actor: str, request: pytest.FixtureRequest, chain: Chain
 ) -> None:
     client: APIClient = request.getfixturevalue(actor)
     response = client.post(PATH, body(chain, amount=12.34))
@@ -271,7 +271,7 @@ def test_concurrent_top_ups_of_one_sender_have_different_units(
 
 
 def test_create_returns_the_first_top_up_for_a_repeated_key(
-    tenant: Tenant, inference: APIClient, chain: Chain
+    inference: APIClient, chain: Chain
 ) -> None:
     first = create(inference, chain, "k 1")
     ChainState.objects.update(halted_at=timezone.now())

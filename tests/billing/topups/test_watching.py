@@ -326,7 +326,7 @@ def test_a_lagging_node_does_not_reopen_a_seen_top_up(
 
 
 def test_watcher_reads_no_unconfirmed_blocks_without_a_payable_top_up(
-    tenant: Tenant, token: Contract, front: Front, fronted: Chain
+    token: Contract, front: Front, fronted: Chain
 ) -> None:
     token.pay(5)
     front.calls.clear()
@@ -346,7 +346,7 @@ def test_watch_due_chains_watches_each_chain_under_its_lease(
 
 
 def test_an_unexpected_error_on_one_chain_does_not_stop_the_others(
-    tenant: Tenant, chain: Chain, token: Contract, offer: Offer, settings: Any
+    tenant: Tenant, chain: Chain, token: Contract, settings: Any
 ) -> None:
     # The missing URL stands for an unexpected error.
     broken = dataclasses.replace(chain, chain_id=5, rpc_url=cast(str, None))
