@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.db import IntegrityError, connection, transaction
@@ -17,16 +16,11 @@ from tests.support import factories
 from tests.support.factories import Tenant
 
 
-def run(statement: str) -> list[tuple[Any, ...]]:
-    with connection.cursor() as cursor:
-        cursor.execute(statement)
-        return list(cursor.fetchall()) if cursor.description else []
-
-
 def place_of(transfer: Transfer) -> str:
-    [(name,)] = run(
-        f"SELECT tableoid::regclass::text FROM billing_transfer WHERE id = {transfer.pk}"
-    )
+    statement = "SELECT tableoid::regclass::text FROM billing_transfer WHERE id = %s"
+    with connection.cursor() as cursor:
+        cursor.execute(statement, [transfer.pk])
+        [(name,)] = cursor.fetchall()
     return str(name)
 
 

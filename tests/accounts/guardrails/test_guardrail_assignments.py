@@ -20,6 +20,7 @@ from tests.support.governance import (
     caller,
     make_guardrail,
     make_key,
+    make_keys,
     make_member,
     missing,
     refused,
@@ -174,16 +175,7 @@ def test_malformed_lists_are_refused_by_name(
 
 def test_a_list_has_at_most_1000_keys(management: APIClient, tenant: Tenant) -> None:
     guardrail = make_guardrail(tenant.workspace)
-    ApiKey.objects.bulk_create(
-        ApiKey(
-            organization=tenant.organization,
-            workspace=tenant.workspace,
-            name=str(number),
-            digest=f"{number:064x}",
-        )
-        for number in range(1001)
-    )
-    keys = list(ApiKey.objects.filter(digest__startswith="0" * 60).order_by("digest"))
+    keys = make_keys(tenant, 1001)
     assert refused(change(management, guardrail, "keys", *keys)) == (400, {"key_hashes"})
     assert change(management, guardrail, "keys", *keys[:1000]).json() == {"assigned_count": 1000}
     removed = change(management, guardrail, "keys", *keys[:999], verb="/remove")

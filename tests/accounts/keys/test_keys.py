@@ -23,9 +23,11 @@ from tests.support.factories import Tenant
 from tests.support.governance import (
     caller,
     make_key,
+    make_keys,
     make_workspace,
     missing,
     named,
+    refusal,
     send,
     stamp,
     usage_of,
@@ -273,16 +275,7 @@ def test_the_list_refuses_a_field_by_which_it_cannot_be_filtered(management: API
 
 def test_the_list_has_pages_of_100(management: APIClient, tenant: Tenant) -> None:
     start = timezone.now() + timedelta(hours=1)
-    ApiKey.objects.bulk_create(
-        ApiKey(
-            organization=tenant.organization,
-            workspace=tenant.workspace,
-            name=str(number),
-            digest=f"{number:064x}",
-        )
-        for number in range(101)
-    )
-    for key in ApiKey.objects.filter(digest__startswith="0" * 60):
+    for key in make_keys(tenant, 101):
         ApiKey.objects.filter(pk=key.pk).update(created_at=start - timedelta(seconds=int(key.name)))
 
     def page(query: str) -> list[str]:
@@ -438,11 +431,8 @@ def test_patch_refuses_invalid_fields_by_name(
 def test_patch_refuses_an_empty_body(management: APIClient, tenant: Tenant) -> None:
     response = patch(management, make_key(tenant), {})
     assert response.status_code == 400
-    assert response.json()["error"] == {
-        "code": 400,
-        "message": "No update fields were provided.",
-        "metadata": {"error_type": "invalid_request"},
-    }
+    message = "No update fields were provided."
+    assert response.json() == refusal(400, "invalid_request", message)
 
 
 def test_a_disabled_key_works_again_once_it_is_enabled(

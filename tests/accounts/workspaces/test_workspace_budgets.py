@@ -14,17 +14,11 @@ from accounts.models import BudgetInterval, LimitReset, Workspace, WorkspaceBudg
 from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
-from tests.support.governance import caller, make_workspace, refused, send, stamp
+from tests.support.governance import caller, make_workspace, refusal, refused, send, stamp
 
 PATH = "workspaces/default/budgets"
 INTERVALS = ["daily", "weekly", "monthly", "lifetime"]
-NO_BUDGET = {
-    "error": {
-        "code": 404,
-        "message": "The workspace has no budget for this interval.",
-        "metadata": {"error_type": "not_found"},
-    }
-}
+NO_BUDGET = refusal(404, "not_found", "The workspace has no budget for this interval.")
 
 
 def put(client: APIClient, interval: str, limit: Any, **more: Any) -> Any:
@@ -124,16 +118,14 @@ def test_a_shorter_interval_needs_a_strictly_lower_limit(
         for limit in (5, 5.000000001):
             response = put(management, short, limit)
             assert refused(response) == (400, {"limit_usd"})
-            assert response.json()["error"]["message"] == (
-                f"limit_usd: Must be below the {long} budget of the workspace."
-            )
+            message = f"limit_usd: Must be below the {long} budget of the workspace."
+            assert response.json()["error"]["message"] == message
     assert put(management, short, 4.999999999).status_code == 200
     with snapshots.unchanged():
         for limit in (4.999999999, 1):
             response = put(management, long, limit)
-            assert response.json()["error"]["message"] == (
-                f"limit_usd: Must be above the {short} budget of the workspace."
-            )
+            message = f"limit_usd: Must be above the {short} budget of the workspace."
+            assert response.json()["error"]["message"] == message
     assert put(management, long, 6).status_code == 200
 
 

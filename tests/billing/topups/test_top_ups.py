@@ -21,6 +21,7 @@ from tests.support.chains.nodes import RECIPIENT, Contract, chain_of
 from tests.support.chains.payments import ask, look
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
+from tests.support.governance import refusal
 
 PATH = "/api/v1/credits/crypto"
 SENDER = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
@@ -329,13 +330,8 @@ def test_coinbase_route_returns_410(actor: str, sent: str, request: pytest.Fixtu
     client: APIClient = request.getfixturevalue(actor)
     response = client.post("/api/v1/credits/coinbase", sent, content_type="application/json")
     assert response.status_code == 410
-    assert response.json() == {
-        "error": {
-            "code": 410,
-            "message": "POST /credits/coinbase was removed. Use POST /credits/crypto instead.",
-            "metadata": {"error_type": "gone"},
-        }
-    }
+    message = "POST /credits/coinbase was removed. Use POST /credits/crypto instead."
+    assert response.json() == refusal(410, "gone", message)
 
 
 def test_coinbase_route_requires_a_key_and_allows_only_post(
