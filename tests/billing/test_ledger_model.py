@@ -42,6 +42,7 @@ from inference.settlement.settle import SETTLE, Settlement, settlement_parameter
 from inference.settlement.sweeper import sweep
 from inference.settlement.verification import VERIFY_EXCESSES, VERIFY_GENERATIONS
 from tests.support import factories
+from tests.support.governance import make_key
 from tests.support.suite.tiers import count_examples
 
 pytestmark = pytest.mark.slow
@@ -552,10 +553,7 @@ def test_ledger_agrees_with_its_model(db: None) -> None:
         organizations.append(tenant.organization.pk)
         member = Member.objects.create(organization=tenant.organization, email="a@example.com")
         for number, creator in enumerate((None, member)):
-            key, _ = ApiKey.objects.create_key(
-                workspace=tenant.workspace, name=f"k{number}", creator=creator
-            )
-            keys.append(ApiKey.objects.select_related("organization").get(pk=key.pk))
+            keys.append(make_key(tenant, f"k{number}", creator=creator))
     endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
     stage = Stage(
         [ApiKey.objects.select_related("organization").get(pk=key.pk) for key in keys],

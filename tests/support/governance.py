@@ -50,10 +50,15 @@ def make_preset(
     return preset
 
 
-def make_key(tenant: Tenant, name: str = "key", **fields: Any) -> ApiKey:
+def issue_key(tenant: Tenant, name: str = "key", **fields: Any) -> tuple[ApiKey, str]:
+    """Creates a key, and returns it with its secret."""
     fields.setdefault("workspace", tenant.workspace)
-    key, _ = ApiKey.objects.create_key(name=name, **fields)
-    return key
+    key, secret = ApiKey.objects.create_key(name=name, **fields)
+    return key, secret.reveal()
+
+
+def make_key(tenant: Tenant, name: str = "key", **fields: Any) -> ApiKey:
+    return issue_key(tenant, name, **fields)[0]
 
 
 def make_keys(tenant: Tenant, count: int) -> list[ApiKey]:

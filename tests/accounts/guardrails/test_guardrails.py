@@ -26,6 +26,7 @@ from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.governance import (
+    issue_key,
     make_guardrail,
     make_key,
     make_member,
@@ -509,9 +510,7 @@ def test_a_deleted_guardrail_no_longer_applies(management: APIClient, guardrail:
 
 def test_the_current_key_lists_its_budgets_in_the_order_of_enforcement(tenant: Tenant) -> None:
     member = make_member(tenant.organization)
-    key, secret = ApiKey.objects.create_key(
-        workspace=tenant.workspace, name="key", creator=member, limit_nano=8 * 10**9
-    )
+    key, secret = issue_key(tenant, creator=member, limit_nano=8 * 10**9)
     sibling = make_key(tenant, "second", creator=member)
     default = Guardrail.objects.edit_workspace_default(
         tenant.workspace, limit_nano=10**9, reset_interval="daily", include_byok_in_budgets=True
@@ -533,7 +532,7 @@ def test_the_current_key_lists_its_budgets_in_the_order_of_enforcement(tenant: T
     ]
     for fields in spent:
         factories.make_generation(tenant, **{"created_at": now, **fields})
-    data = factories.client(secret.reveal()).get("/api/v1/key").json()["data"]
+    data = factories.client(secret).get("/api/v1/key").json()["data"]
     assert [
         tuple(budget[name] for name in (
             "scope", "guardrail_id", "budget_id", "include_byok", "limit_usd", "spend_usd",

@@ -18,7 +18,7 @@ from config.clocks.clock import clock
 from config.credentials import Secret
 from tests.support import factories
 from tests.support.factories import Tenant
-from tests.support.governance import usage_of
+from tests.support.governance import issue_key, usage_of
 
 ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
@@ -81,13 +81,11 @@ def test_a_key_is_usable_until_it_is_revoked_or_expires(
     tenant: Tenant, disabled: bool, lifetime: int | None, usable: bool
 ) -> None:
     expires_at = None if lifetime is None else clock.now() + timedelta(seconds=lifetime)
-    key, secret = ApiKey.objects.create_key(
-        workspace=tenant.workspace, name="key", expires_at=expires_at
-    )
+    key, secret = issue_key(tenant, expires_at=expires_at)
     if disabled:
         key.revoke()
     assert key.is_usable is usable
-    response = factories.client(secret.reveal()).get("/api/v1/key")
+    response = factories.client(secret).get("/api/v1/key")
     assert response.status_code == (200 if usable else 401)
     if not usable:
         reason = "is disabled" if disabled else "has expired"
@@ -135,10 +133,8 @@ def test_the_current_key_shows_itself(tenant: Tenant, is_management: bool) -> No
 
 def test_the_current_key_shows_when_it_expires(tenant: Tenant) -> None:
     expires_at = datetime(2099, 1, 2, 3, 4, 5, tzinfo=UTC)
-    _, secret = ApiKey.objects.create_key(
-        workspace=tenant.workspace, name="key", expires_at=expires_at
-    )
-    data = factories.client(secret.reveal()).get("/api/v1/key").json()["data"]
+    _, secret = issue_key(tenant, expires_at=expires_at)
+    data = factories.client(secret).get("/api/v1/key").json()["data"]
     assert data["expires_at"] == "2099-01-02T03:04:05Z"
 
 

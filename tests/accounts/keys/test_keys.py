@@ -22,6 +22,7 @@ from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.governance import (
     caller,
+    issue_key,
     make_key,
     make_keys,
     make_workspace,
@@ -507,27 +508,17 @@ def test_limits_are_reset_at_midnight_utc(
 
 
 def test_the_current_key_shows_its_limit_as_a_budget(tenant: Tenant) -> None:
-    key, secret = ApiKey.objects.create_key(
-        workspace=tenant.workspace,
-        name="key",
-        limit_nano=2_000_000_000,
-        limit_reset="monthly",
-        include_byok_in_limit=True,
-    )
+    limits = {"limit_nano": 2 * 10**9, "limit_reset": "monthly", "include_byok_in_limit": True}
+    key, secret = issue_key(tenant, **limits)
     now = timezone.now()
-    factories.make_generation(
-        tenant, api_key=key, cost_nano=500_000_000, created_at=LimitReset.MONTHLY.began_at(now)
-    )
-    factories.make_generation(
-        tenant,
-        api_key=key,
-        cost_nano=9 * 10**9,
-        created_at=LimitReset.MONTHLY.began_at(now) - timedelta(microseconds=1),
-    )
+    began_at = LimitReset.MONTHLY.began_at(now)
+    before = began_at - timedelta(microseconds=1)
+    factories.make_generation(tenant, api_key=key, cost_nano=500_000_000, created_at=began_at)
+    factories.make_generation(tenant, api_key=key, cost_nano=9 * 10**9, created_at=before)
     factories.make_generation(
         tenant, api_key=key, is_byok=True, upstream_cost_nano=250_000_000, created_at=now
     )
-    data = factories.client(secret.reveal()).get("/api/v1/key").json()["data"]
+    data = factories.client(secret).get("/api/v1/key").json()["data"]
     budget = {
         "scope": "key_limit",
         "budget_id": None,
@@ -546,15 +537,13 @@ def test_the_current_key_shows_its_limit_as_a_budget(tenant: Tenant) -> None:
 
 
 def test_a_limit_without_reset_counts_all_spend(tenant: Tenant) -> None:
-    key, secret = ApiKey.objects.create_key(
-        workspace=tenant.workspace, name="key", limit_nano=10**9
-    )
+    key, secret = issue_key(tenant, limit_nano=10**9)
     long_ago = datetime(2020, 1, 1, tzinfo=UTC)
     factories.make_generation(tenant, api_key=key, cost_nano=2 * 10**9, created_at=long_ago)
     factories.make_generation(
         tenant, api_key=key, is_byok=True, upstream_cost_nano=10**9, created_at=long_ago
     )
-    budget = factories.client(secret.reveal()).get("/api/v1/key").json()["data"]["budgets"][0]
+    budget = factories.client(secret).get("/api/v1/key").json()["data"]["budgets"][0]
     assert (budget["spend_usd"], budget["remaining_usd"]) == (2.0, -1.0)
     assert (budget["reset_interval"], budget["resets_at"]) == (None, None)
 
