@@ -16,6 +16,21 @@ from inference.models import Generation
 from tests.support import factories
 from tests.support.inference.site import OPERATOR_SECRET, TENANT_SECRET, Site, content_of, events_of
 
+IDENTITY = {"model": "acme/falcon", "provider": "Acme AI", "system_fingerprint": "fp_simulated"}
+FREE = {
+    "upstream_inference_cost": 0,
+    "upstream_inference_prompt_cost": 0,
+    "upstream_inference_completions_cost": 0,
+}
+USAGE = {
+    "prompt_tokens": 2,
+    "completion_tokens": 4,
+    "total_tokens": 6,
+    "cost": 0,
+    "is_byok": True,
+    "cost_details": FREE,
+}
+
 
 def test_a_chat_answer_has_every_field(site: Site) -> None:
     site.own()
@@ -28,9 +43,7 @@ def test_a_chat_answer_has_every_field(site: Site) -> None:
     assert body == {
         "id": answer.headers["X-Generation-Id"],
         "object": "chat.completion",
-        "model": "acme/falcon",
-        "provider": "Acme AI",
-        "system_fingerprint": "fp_simulated",
+        **IDENTITY,
         "choices": [
             {
                 "index": 0,
@@ -40,18 +53,7 @@ def test_a_chat_answer_has_every_field(site: Site) -> None:
                 "native_finish_reason": "stop",
             }
         ],
-        "usage": {
-            "prompt_tokens": 2,
-            "completion_tokens": 4,
-            "total_tokens": 6,
-            "cost": 0,
-            "is_byok": True,
-            "cost_details": {
-                "upstream_inference_cost": 0,
-                "upstream_inference_prompt_cost": 0,
-                "upstream_inference_completions_cost": 0,
-            },
-        },
+        "usage": USAGE,
     }
 
 
@@ -62,53 +64,23 @@ def test_a_streamed_chat_answer_has_every_field(site: Site) -> None:
         "id": answer.headers["X-Generation-Id"],
         "object": "chat.completion.chunk",
         "created": events_of(answer.text)[0]["created"],
-        "model": "acme/falcon",
-        "provider": "Acme AI",
-        "system_fingerprint": "fp_simulated",
+        **IDENTITY,
     }
     deltas = [{"role": "assistant", "content": ""}]
     deltas += [{"content": text} for text in ("You", " said:", " one", " two")]
     assert answer.status_code == 200
+    last = {"delta": {}, "finish_reason": "stop", "native_finish_reason": "stop"}
+    choices = [*({"delta": delta, "finish_reason": None} for delta in deltas), last]
     assert events_of(answer.text) == [
-        *(
-            {**identity, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
-            for delta in deltas
-        ),
-        {
-            **identity,
-            "choices": [
-                {
-                    "index": 0,
-                    "delta": {},
-                    "finish_reason": "stop",
-                    "native_finish_reason": "stop",
-                }
-            ],
-        },
-        {
-            **identity,
-            "choices": [],
-            "usage": {
-                "prompt_tokens": 2,
-                "completion_tokens": 4,
-                "total_tokens": 6,
-                "cost": 0,
-                "is_byok": True,
-                "cost_details": {
-                    "upstream_inference_cost": 0,
-                    "upstream_inference_prompt_cost": 0,
-                    "upstream_inference_completions_cost": 0,
-                },
-            },
-        },
+        *({**identity, "choices": [{"index": 0, **choice}]} for choice in choices),
+        {**identity, "choices": [], "usage": USAGE},
         "[DONE]",
     ]
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_chat_stores_every_field_of_its_generation(site: Site, stream: bool) -> None:
-    price = factories.make_price("0.000001", "0.000002")
-    endpoint = site.own("sim-versioned", price=price)
+    endpoint = site.own("sim-versioned", price=factories.make_price())
     answer = site.post(
         site.chat_body("one two", stream=stream, user="ada"), headers={"X-Request-Id": "req.1-a"}
     )
@@ -125,17 +97,7 @@ def test_chat_stores_every_field_of_its_generation(site: Site, stream: bool) -> 
         "credential_id": str(ByokCredential.objects.get().pk),
         "status": 200,
     }
-    stored = {
-        name: getattr(row, name)
-        for name in (
-            "id", "organization", "workspace", "end_user", "operation", "streamed", "model",
-            "private_endpoint", "model_endpoint", "provider_name", "price_id", "is_byok", "status",
-            "prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens",
-            "is_estimated", "cost_nano", "upstream_cost_nano", "finish_reason", "upstream_model",
-            "error_type", "request_id",
-        )
-    }  # fmt: skip
-    assert stored == {
+    expected = {
         "id": answer.headers["X-Generation-Id"],
         "organization": site.tenant.organization,
         "workspace": site.tenant.workspace,
@@ -161,13 +123,14 @@ def test_chat_stores_every_field_of_its_generation(site: Site, stream: bool) -> 
         "error_type": None,
         "request_id": "req.1-a",
     }
+    assert {name: getattr(row, name) for name in expected} == expected
     assert row.upstream_id is not None
     assert row.upstream_id.startswith("chatcmpl-")
     assert row.api_key.name == "inference"
 
 
 def test_a_negotiated_price_is_reported_and_costs_no_credits(site: Site) -> None:
-    site.own(price=factories.make_price("0.000001", "0.000002"))
+    site.own(price=factories.make_price())
     usage = site.chat("one two").json()["usage"]
     assert usage["cost"] == 0
     assert usage["cost_details"] == {

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Final
+from typing import Any, Final
 
 import pytest
+import requests
 
 from catalog.capabilities import NativeFormat
 from catalog.models import LanguageModel, Provider
@@ -23,29 +24,46 @@ CLOUDS: Final = {
     "bedrock key": ("bedrock", cloud.bedrock_key()),
     "vertex": ("vertex", cloud.vertex()),
 }
+FOUNDRY: Final = ("azure", cloud.foundry())
 TWO: Final = {"azure": "azure", "bedrock": "bedrock signed", "vertex": "vertex"}
 
 CLAUDES: Final = {
-    "foundry": ("azure", cloud.foundry(), "my-deployment"),
-    "vertex": ("vertex", cloud.vertex(), "claude-opus-5"),
+    "foundry": (FOUNDRY, "my-deployment"),
+    "vertex": (CLOUDS["vertex"], "claude-opus-5"),
 }
+AT_THE_CLOUD: Final = {"provider": "Cloud", "model": "acme/falcon"}
 
 
 def own(site: Site, name: str, behaviour: str = "my-deployment") -> Provider:
     """Creates an active private endpoint of the tenant at a cloud, with its own credential."""
     dialect, members = CLOUDS[name]
+    return own_at(site, dialect, members, "my-deployment", behaviour)
+
+
+def own_at(
+    site: Site, dialect: str, members: dict[str, Any], deployment: str, behaviour: str
+) -> Provider:
     provider = factories.make_provider("cloud", name="Cloud", dialect=dialect, base_url=None)
     factories.make_credential(site.tenant, provider, json.dumps(members))
-    site.own(behaviour, provider=provider, base_url=None, upstream_model_id="my-deployment")
+    site.own(behaviour, provider=provider, base_url=None, upstream_model_id=deployment)
     return provider
 
 
-def publish(site: Site, name: str) -> Provider:
+def own_claude(site: Site, clouds: Simulator, name: str) -> None:
+    """Creates an active private endpoint at a cloud that serves Claude in Anthropic's format."""
+    at, upstream = CLAUDES[name]
+    serve_claude(site)
+    own_at(site, *at, upstream, upstream)
+    # Discards the two calls of the validation.
+    clouds.clear()
+
+
+def publish(site: Site, at: tuple[str, dict[str, Any]], **fields: Any) -> Provider:
     """Publishes the model at a cloud with the operator's credential."""
-    dialect, members = CLOUDS[name]
+    dialect, members = at
     provider = factories.make_provider("cloud", name="Cloud", dialect=dialect, base_url=None)
     provider.set_credential(Secret(json.dumps(members)))
-    site.publish("my-deployment", provider=provider)
+    site.publish("my-deployment", provider=provider, **fields)
     return provider
 
 
@@ -53,6 +71,10 @@ def serve_claude(site: Site) -> None:
     """Makes the model of the site one that clouds serve in Anthropic's format."""
     LanguageModel.objects.filter(pk=site.model.pk).update(native_format=NativeFormat.ANTHROPIC)
     site.model.refresh_from_db()
+
+
+def complete(site: Site) -> requests.Response:
+    return site.post({"model": site.model.slug, "prompt": "one two"}, path=TEXT)
 
 
 @pytest.mark.parametrize("name", CLOUDS)
@@ -87,13 +109,7 @@ def test_a_chat_is_streamed_from_the_cloud(site: Site, clouds: Simulator, name: 
 def test_claude_is_served_by_the_cloud(
     site: Site, clouds: Simulator, name: str, stream: bool
 ) -> None:
-    dialect, members, upstream = CLAUDES[name]
-    provider = factories.make_provider("cloud", name="Cloud", dialect=dialect, base_url=None)
-    factories.make_credential(site.tenant, provider, json.dumps(members))
-    serve_claude(site)
-    site.own(upstream, provider=provider, base_url=None, upstream_model_id=upstream)
-    # Discards the two calls of the validation.
-    clouds.clear()
+    own_claude(site, clouds, name)
     answer = site.chat(stream=stream)
     assert answer.status_code == 200, answer.text
     if stream:
@@ -102,7 +118,7 @@ def test_claude_is_served_by_the_cloud(
     else:
         [choice] = answer.json()["choices"]
         assert choice["message"]["content"] == "You said: one two"
-    assert [request.body["model"] for request in clouds.requests] == [upstream]
+    assert [request.body["model"] for request in clouds.requests] == [CLAUDES[name][1]]
     settled = site.settled()
     assert settled.status == Generation.Status.COMPLETED
     assert (settled.prompt_tokens, settled.completion_tokens) == (2, 4)
@@ -113,12 +129,7 @@ def test_claude_is_served_by_the_cloud(
 def test_messages_pass_to_the_claude_of_a_cloud(
     site: Site, clouds: Simulator, name: str, stream: bool
 ) -> None:
-    dialect, members, upstream = CLAUDES[name]
-    provider = factories.make_provider("cloud", name="Cloud", dialect=dialect, base_url=None)
-    factories.make_credential(site.tenant, provider, json.dumps(members))
-    serve_claude(site)
-    site.own(upstream, provider=provider, base_url=None, upstream_model_id=upstream)
-    clouds.clear()
+    own_claude(site, clouds, name)
     mark = {"type": "ephemeral", "scope": "global"}
     said = {"type": "text", "text": "one two", "cache_control": mark}
     cited = {
@@ -161,11 +172,8 @@ def test_messages_pass_to_the_claude_of_a_cloud(
 
 
 def test_claude_on_an_azure_openai_host_falls_back(site: Site, clouds: Simulator) -> None:
-    provider = factories.make_provider("cloud", name="Cloud", dialect="azure", base_url=None)
-    provider.set_credential(Secret(json.dumps(cloud.azure())))
-    cheap = factories.make_price("0.0000001", "0.0000001")
     serve_claude(site)
-    site.publish("my-deployment", provider=provider, price=cheap)
+    publish(site, CLOUDS["azure"], price=factories.make_price("0.0000001", "0.0000001"))
     site.publish()
     clouds.clear()
     answer = site.chat(provider={"sort": "price"})
@@ -175,11 +183,9 @@ def test_claude_on_an_azure_openai_host_falls_back(site: Site, clouds: Simulator
 
 
 def test_claude_in_foundry_refuses_text_completions(site: Site, clouds: Simulator) -> None:
-    provider = factories.make_provider("cloud", name="Cloud", dialect="azure", base_url=None)
-    provider.set_credential(Secret(json.dumps(cloud.foundry())))
     serve_claude(site)
-    site.publish("my-deployment", provider=provider)
-    answer = site.post({"model": site.model.slug, "prompt": "one two"}, path=TEXT)
+    publish(site, FOUNDRY)
+    answer = complete(site)
     assert answer.status_code == 404
     [excluded] = answer.json()["error"]["metadata"]["excluded"]
     assert excluded["excluded_by"] == ["operation_not_supported"]
@@ -189,7 +195,7 @@ def test_claude_in_foundry_refuses_text_completions(site: Site, clouds: Simulato
 def test_the_operators_credential_serves_a_public_endpoint(
     site: Site, clouds: Simulator, name: str
 ) -> None:
-    publish(site, name)
+    publish(site, CLOUDS[name])
     answer = site.chat()
     assert answer.status_code == 200, answer.text
     assert answer.json()["usage"]["is_byok"] is False
@@ -201,9 +207,8 @@ def test_an_expired_login_is_refused_by_the_cloud(
     site: Site, clouds: Simulator, name: str, status: int
 ) -> None:
     own(site, name)
-    gate = cloud.Gate()
+    clouds.admit = gate = cloud.Gate()
     gate.skew = 3601
-    clouds.admit = gate
     answer = site.chat()
     assert answer.status_code == 502
     assert answer.json()["error"]["metadata"]["upstream_status"] == status
@@ -238,19 +243,13 @@ def test_a_credential_always_goes_to_the_host_that_it_names(
 def test_a_credential_without_a_location_is_not_used(
     site: Site, clouds: Simulator, dialect: str
 ) -> None:
-    provider = publish(site, TWO[dialect])
+    provider = publish(site, CLOUDS[TWO[dialect]])
     provider.set_credential(Secret('{"api_key": "somewhere-0123456789"}'))
     factories.make_credential(site.tenant, provider, "a-bare-key-0123456789")
     answer = site.chat()
     assert answer.status_code == 404
-    assert answer.json()["error"]["metadata"]["excluded"] == [
-        {
-            "provider": "Cloud",
-            "private": False,
-            "model": "acme/falcon",
-            "excluded_by": ["no_credential"],
-        }
-    ]
+    [excluded] = answer.json()["error"]["metadata"]["excluded"]
+    assert excluded == {**AT_THE_CLOUD, "private": False, "excluded_by": ["no_credential"]}
     assert clouds.requests == []
 
 
@@ -260,16 +259,11 @@ def test_text_completions_are_refused_if_the_cloud_has_none(
 ) -> None:
     own(site, name)
     clouds.clear()
-    answer = site.post({"model": site.model.slug, "prompt": "one two"}, path=TEXT)
+    answer = complete(site)
     assert answer.status_code == 404
-    assert answer.json()["error"]["metadata"]["excluded"] == [
-        {
-            "provider": "Cloud",
-            "private": True,
-            "model": "acme/falcon",
-            "excluded_by": ["operation_not_supported"],
-        }
-    ]
+    [excluded] = answer.json()["error"]["metadata"]["excluded"]
+    reasons = ["operation_not_supported"]
+    assert excluded == {**AT_THE_CLOUD, "private": True, "excluded_by": reasons}
     assert clouds.requests == []
 
 
@@ -277,7 +271,7 @@ def test_text_completions_go_to_azure(site: Site, clouds: Simulator) -> None:
     own(site, "azure")
     clouds.admit = lambda request: "completions"
     clouds.clear()
-    answer = site.post({"model": site.model.slug, "prompt": "one two"}, path=TEXT)
+    answer = complete(site)
     assert answer.status_code == 200, answer.text
     assert answer.json()["choices"][0]["text"] == "You said: one two"
     assert [request.path for request in clouds.requests] == ["/openai/v1/completions"]

@@ -7,7 +7,6 @@ from typing import Any
 
 import requests
 
-from tests.support import factories
 from tests.support.inference.site import TEXT, Site, events_of
 
 
@@ -16,7 +15,7 @@ def complete(site: Site, prompt: Any = "one two", **fields: Any) -> requests.Res
 
 
 def test_a_completion_has_every_field(site: Site) -> None:
-    endpoint = site.publish(price=factories.make_price("0.000001", "0.000002"))
+    endpoint = site.publish()
     answer = complete(site)
     body = answer.json()
     assert answer.status_code == 200
@@ -55,7 +54,7 @@ def test_a_completion_has_every_field(site: Site) -> None:
 
 
 def test_a_streamed_completion_has_every_field(site: Site) -> None:
-    site.publish(price=factories.make_price("0.000001", "0.000002"))
+    site.publish()
     answer = complete(site, stream=True)
     *chunks, usage, done = events_of(answer.text)
     identity = {

@@ -27,7 +27,7 @@ from tests.support.inference.endings import (
     read_until,
     wanted,
 )
-from tests.support.inference.site import CHAT, Site, content_of, events_of
+from tests.support.inference.site import Site, content_of, events_of
 from tests.support.ledger import assert_in_order
 from tests.support.processes import serve
 
@@ -37,12 +37,8 @@ def notice(site: Site) -> None:
     assert requests.get(f"{site.server}/healthz", timeout=60).status_code == 200
 
 
-def publish(site: Site, behaviour: str) -> None:
-    site.publish(behaviour, price=factories.make_price("0.000001", "0.000002"))
-
-
 def test_a_complete_answer_is_completed(site: Site) -> None:
-    publish(site, "sim-echo")
+    site.publish("sim-echo")
     answer = site.post(wanted(site))
     *_, usage, done = events_of(answer.text)
     assert (usage["usage"]["cost"], done) == (0.00001, "[DONE]")
@@ -66,7 +62,7 @@ def test_a_complete_answer_is_completed(site: Site) -> None:
 def test_an_upstream_that_breaks_off_fails_the_generation(
     site: Site, behaviour: str, ending: Ending
 ) -> None:
-    publish(site, behaviour)
+    site.publish(behaviour)
     answer = site.post(wanted(site))
     if ending.usage is None:
         statuses = {"provider_overloaded": 503, "rate_limit_exceeded": 429}
@@ -78,19 +74,11 @@ def test_an_upstream_that_breaks_off_fails_the_generation(
     assert_ended(site, ending)
 
 
-def test_a_caller_that_leaves_before_the_first_byte_pays_for_the_prompt(site: Site) -> None:
-    publish(site, "sim-stall")
-    with connected(site) as line:
-        site.eventually(lambda: len(site.dialled()) == 1)
-        hang_up(line)
-    assert_ended(site, Ending("cancelled", (6, 0), True))
-
-
 @pytest.mark.parametrize("behaviour", ["sim-held", "sim-gated"])
 def test_a_caller_that_leaves_pays_what_the_upstream_reports_soon(
     site: Site, behaviour: str
 ) -> None:
-    publish(site, behaviour)
+    site.publish(behaviour)
     with connected(site) as line:
         site.eventually(lambda: len(site.dialled()) == 1)
         if behaviour == "sim-gated":
@@ -105,7 +93,7 @@ def test_a_caller_that_leaves_pays_what_the_upstream_reports_soon(
 def test_a_caller_that_leaves_a_plain_request_pays_what_the_upstream_reports_soon(
     site: Site,
 ) -> None:
-    publish(site, "sim-held")
+    site.publish("sim-held")
     with connected(site, stream=False) as line:
         site.eventually(lambda: len(site.dialled()) == 1)
         hang_up(line)
@@ -118,7 +106,7 @@ def test_a_caller_that_leaves_a_plain_request_pays_what_the_upstream_reports_soo
 def test_a_caller_that_leaves_an_upstream_without_usage_pays_for_the_prompt(
     site: Site, is_stream: bool
 ) -> None:
-    publish(site, "sim-endless")
+    site.publish("sim-endless")
     with connected(site, stream=is_stream) as line:
         if is_stream:
             read_until(line, b"200 OK")
@@ -129,11 +117,11 @@ def test_a_caller_that_leaves_an_upstream_without_usage_pays_for_the_prompt(
     assert_in_order()
 
 
-@pytest.mark.parametrize("behaviour", ["sim-drip-headers:0.1", "sim-slow:0.5,9"])
+@pytest.mark.parametrize("behaviour", ["sim-stall", "sim-drip-headers:0.1", "sim-slow:0.5,9"])
 def test_a_caller_that_leaves_before_the_head_pays_for_the_prompt(
     site: Site, behaviour: str
 ) -> None:
-    publish(site, behaviour)
+    site.publish(behaviour)
     with connected(site) as line:
         site.eventually(lambda: len(site.dialled()) == 1)
         hang_up(line)
@@ -143,7 +131,7 @@ def test_a_caller_that_leaves_before_the_head_pays_for_the_prompt(
 def test_a_caller_that_leaves_a_fallback_pays_for_the_candidate_that_was_asked(
     site: Site,
 ) -> None:
-    site.publish("sim-status:503", price=factories.make_price("0.000001", "0.000002"))
+    site.publish("sim-status:503")
     site.publish(
         "sim-stall",
         provider=site.another_provider("second"),
@@ -165,8 +153,7 @@ def test_a_caller_that_leaves_an_unreachable_upstream_pays_nothing(site: Site) -
             "silent", base_url=f"https://localhost:{silent.getsockname()[1]}/v1"
         )
         provider.set_credential(Secret("operator-credential-silent"))
-        price = factories.make_price("0.000001", "0.000002")
-        site.publish("sim-echo", provider=provider, price=price)
+        site.publish(provider=provider)
         with connected(site) as line:
             accepted, _ = silent.accept()
             with accepted:
@@ -175,7 +162,7 @@ def test_a_caller_that_leaves_an_unreachable_upstream_pays_nothing(site: Site) -
 
 
 def test_a_caller_that_leaves_after_the_first_event_pays_for_the_prompt(site: Site) -> None:
-    publish(site, "sim-gated")
+    site.publish("sim-gated")
     with connected(site) as line:
         read_until(line, b'"role"')
         hang_up(line)
@@ -184,7 +171,7 @@ def test_a_caller_that_leaves_after_the_first_event_pays_for_the_prompt(site: Si
 
 
 def test_a_caller_that_leaves_midway_pays_for_the_delivered_part(site: Site) -> None:
-    publish(site, "sim-gated")
+    site.publish("sim-gated")
     with connected(site) as line:
         read_until(line, b'"role"')
         site.upstream.release(2)
@@ -195,7 +182,7 @@ def test_a_caller_that_leaves_midway_pays_for_the_delivered_part(site: Site) -> 
 
 
 def test_a_caller_that_leaves_after_the_last_byte_has_a_completed_generation(site: Site) -> None:
-    publish(site, "sim-echo")
+    site.publish("sim-echo")
     with connected(site) as line:
         read_until(line, b"data: [DONE]\n\n")
         hang_up(line)
@@ -206,7 +193,7 @@ def test_a_stream_that_outlasts_its_deadline_fails_and_is_charged(
     site: Site, settings: Any
 ) -> None:
     settings.HOLD_TIMEOUT = 1
-    publish(site, "sim-slow:0,0.4")
+    site.publish("sim-slow:0,0.4")
     answer = site.post(wanted(site))
     events = events_of(answer.text)
     assert (events[-1]["error"]["code"], content_of(events[:-1])) == (504, "You said:")
@@ -214,16 +201,10 @@ def test_a_stream_that_outlasts_its_deadline_fails_and_is_charged(
 
 
 def test_a_stopping_worker_completes_its_streams(site: Site) -> None:
-    publish(site, "sim-gated")
+    site.publish("sim-gated")
     with serve() as served:
         site.server = served.address
-        with requests.post(
-            f"{served.address}{CHAT}",
-            json=wanted(site),
-            headers={"Authorization": f"Bearer {site.tenant.api_key}"},
-            stream=True,
-            timeout=30,
-        ) as answer:
+        with site.post(wanted(site), stream=True) as answer:
             chunks = answer.iter_content(None)
             text = next(chunks)
             stopped: list[tuple[int, str]] = []
@@ -239,7 +220,7 @@ def test_a_stopping_worker_completes_its_streams(site: Site) -> None:
 
 
 def test_a_claim_beyond_what_was_allowed_is_charged_up_to_it_and_reviewed(site: Site) -> None:
-    publish(site, "sim-tokens:1000,500")
+    site.publish("sim-tokens:1000,500")
     answer = site.post(wanted(site))
     *_, event, _ = events_of(answer.text)
     row = site.settled()
@@ -265,7 +246,7 @@ def test_a_claim_beyond_what_was_allowed_is_charged_up_to_it_and_reviewed(site: 
 
 @pytest.mark.parametrize("is_charged", [True, False])
 def test_an_operator_charges_an_excess_or_writes_it_off(site: Site, is_charged: bool) -> None:
-    publish(site, "sim-tokens:1000,500")
+    site.publish("sim-tokens:1000,500")
     assert site.post(wanted(site)).status_code == 200
     row = site.settled()
     excess = Excess.objects.get()
@@ -281,7 +262,7 @@ def test_an_operator_charges_an_excess_or_writes_it_off(site: Site, is_charged: 
 
 
 def test_a_balance_as_small_as_the_hold_is_never_overdrawn_by_a_claim(site: Site) -> None:
-    publish(site, "sim-tokens:1000,500")
+    site.publish("sim-tokens:1000,500")
     row = spend_beyond(site)
     excess = Excess.objects.get()
     account = Account.objects.get(organization=row.organization, kind="credits")

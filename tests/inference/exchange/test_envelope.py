@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 import requests
@@ -14,6 +12,7 @@ from django.conf import LazySettings
 from django.utils import timezone
 
 from accounts.models import ApiKey
+from tests.support.inference.lines import dial, post_bytes
 from tests.support.inference.site import CHAT, TEXT, Site
 
 ROUTES = pytest.mark.parametrize("path", [CHAT, TEXT])
@@ -31,13 +30,18 @@ def envelope(code: int, message: str, error_type: str, **metadata: Any) -> dict[
 
 def raw(site: Site, request: bytes) -> tuple[int, dict[str, str], bytes]:
     """Sends the bytes on a new connection; returns status, headers and body of the answer."""
-    address = urlsplit(site.server)
-    with socket.create_connection((address.hostname, address.port), timeout=60) as line:
-        line.sendall(request)
+    with dial(site, request) as line:
         answer = http.client.HTTPResponse(line)
         answer.begin()
         headers = {name.lower(): value for name, value in answer.getheaders()}
         return answer.status, headers, answer.read()
+
+
+def assert_refused(
+    answer: requests.Response, code: int, message: str, error_type: str, **metadata: Any
+) -> None:
+    assert answer.status_code == code
+    assert answer.json() == envelope(code, message, error_type, **metadata)
 
 
 @ROUTES
@@ -62,8 +66,7 @@ def test_a_request_without_a_valid_key_is_refused(site: Site, path: str) -> None
         answer = requests.post(
             f"{site.server}{path}", json=site.chat_body(prompt="x"), headers=headers, timeout=60
         )
-        assert answer.status_code == 401, authorization
-        assert answer.json() == envelope(401, message, "authentication")
+        assert_refused(answer, 401, message, "authentication")
         assert answer.headers["WWW-Authenticate"] == "Bearer"
         assert answer.headers["Content-Type"] == "application/json"
         assert len(answer.headers["X-Request-Id"]) == 16
@@ -73,23 +76,14 @@ def test_a_request_without_a_valid_key_is_refused(site: Site, path: str) -> None
 
 def test_a_deleted_key_is_refused(site: Site) -> None:
     ApiKey.objects.get(name="inference").delete()
-    answer = site.chat()
-    assert answer.status_code == 401
-    assert answer.json() == envelope(401, "The API key is not valid.", "authentication")
+    assert_refused(site.chat(), 401, "The API key is not valid.", "authentication")
     site.assert_nothing_happened()
 
 
 def test_two_authorization_headers_are_refused(site: Site) -> None:
     site.publish()
-    body = json.dumps(site.chat_body()).encode()
-    line = f"Authorization: Bearer {site.tenant.api_key}\r\n".encode()
-    status, headers, answer = raw(
-        site,
-        b"POST /api/v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
-        + line * 2
-        + b"Content-Length: %d\r\n\r\n" % len(body)
-        + body,
-    )
+    second = f"Authorization: Bearer {site.tenant.api_key}"
+    status, headers, answer = raw(site, post_bytes(site, site.chat_body(), second))
     assert status == 401
     assert json.loads(answer) == envelope(401, "Send one Authorization header.", "authentication")
     assert headers["www-authenticate"] == "Bearer"
@@ -108,9 +102,7 @@ def test_a_disabled_or_expired_key_is_refused(
 ) -> None:
     site.publish()
     ApiKey.objects.filter(name="inference").update(**changes)
-    answer = site.chat()
-    assert answer.status_code == 401
-    assert answer.json() == envelope(401, message, "authentication")
+    assert_refused(site.chat(), 401, message, "authentication")
     site.assert_nothing_happened()
 
 
@@ -118,12 +110,8 @@ def test_a_disabled_or_expired_key_is_refused(
 def test_a_management_key_cannot_call_inference(site: Site, path: str) -> None:
     site.publish()
     answer = site.post(site.chat_body(prompt="x"), path=path, key=site.tenant.management_key)
-    assert answer.status_code == 403
-    assert answer.json() == envelope(
-        403,
-        "Management keys cannot call inference; use an inference key.",
-        "permission_denied",
-    )
+    message = "Management keys cannot call inference; use an inference key."
+    assert_refused(answer, 403, message, "permission_denied")
     site.assert_nothing_happened()
 
 
@@ -141,9 +129,7 @@ def test_only_post_is_allowed(site: Site, path: str) -> None:
         if method == "HEAD":
             assert answer.content == b""
         else:
-            assert answer.json() == envelope(
-                405, "This method is not allowed here.", "invalid_request"
-            )
+            assert_refused(answer, 405, "This method is not allowed here.", "invalid_request")
     site.assert_nothing_happened()
 
 
@@ -153,14 +139,9 @@ def test_only_post_is_allowed(site: Site, path: str) -> None:
 )
 def test_a_host_that_is_not_served_is_refused(site: Site, path: str, host: str) -> None:
     site.publish()
-    body = json.dumps(site.chat_body() | {"prompt": "x"}).encode()
+    body = site.chat_body(prompt="x")
     for _ in range(2):
-        status, _, answer = raw(
-            site,
-            f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n"
-            f"Authorization: Bearer {site.tenant.api_key}\r\n\r\n".encode()
-            + body,
-        )
+        status, _, answer = raw(site, post_bytes(site, body, path=path, host=host))
         assert status == 400
         assert json.loads(answer) == envelope(
             400, "This host name is not served here.", "invalid_request"
@@ -185,8 +166,7 @@ def test_two_host_headers_are_refused(site: Site) -> None:
 def test_an_unknown_path_is_not_found(site: Site) -> None:
     for path in ("/api/v1/chat", "/v1/chat", f"{CHAT}x", f"{TEXT}/x"):
         answer = site.post(site.chat_body(), path=path)
-        assert answer.status_code == 404
-        assert answer.json() == envelope(404, "There is no such route.", "not_found")
+        assert_refused(answer, 404, "There is no such route.", "not_found")
     site.assert_nothing_happened()
 
 
@@ -198,20 +178,16 @@ def test_a_body_that_is_not_a_json_object_is_refused(site: Site) -> None:
         (b'{"model":"\xff"}', "The body is not valid UTF-8."),
         (b"[]", "The body must be a JSON object. (Expected object, got array)"),
     ):
-        answer = site.post(None, data=body)
-        assert answer.status_code == 400
-        assert answer.json() == envelope(400, message, "invalid_request")
+        assert_refused(site.post(None, data=body), 400, message, "invalid_request")
     site.assert_nothing_happened()
 
 
 def test_a_wrong_field_is_named(site: Site) -> None:
     site.publish()
-    answer = site.chat(temperature=3)
-    assert answer.status_code == 400
     text = "Expected float <= 2.0."
-    assert answer.json() == envelope(
-        400, f"temperature: {text}", "invalid_request", fields={"temperature": text}
-    )
+    fields = {"temperature": text}
+    answer = site.chat(temperature=3)
+    assert_refused(answer, 400, f"temperature: {text}", "invalid_request", fields=fields)
     site.assert_nothing_happened()
 
 
@@ -222,8 +198,7 @@ def test_a_body_at_the_size_limit_passes_and_one_more_byte_does_not(
     body = json.dumps(site.chat_body()).encode()
     settings.MAX_REQUEST_BYTES = len(body)
     refused = site.post(None, data=body + b" ")
-    assert refused.status_code == 413
-    assert refused.json() == envelope(413, "The request body is too large.", "payload_too_large")
+    assert_refused(refused, 413, "The request body is too large.", "payload_too_large")
     chunked = site.post(None, data=iter([body[:10], body[10:], b" "]))
     assert chunked.status_code == 413
     site.assert_nothing_happened()
@@ -255,14 +230,9 @@ def test_a_chunked_body_is_read_whole(site: Site) -> None:
 
 def test_an_http_1_0_client_gets_its_answer_and_a_closed_connection(site: Site) -> None:
     site.publish()
-    body = json.dumps(site.chat_body("one two")).encode()
-    status, headers, answer = raw(
-        site,
-        b"POST /api/v1/chat/completions HTTP/1.0\r\n"
-        + f"Authorization: Bearer {site.tenant.api_key}\r\n".encode()
-        + b"Content-Length: %d\r\n\r\n" % len(body)
-        + body,
-    )
+    request = post_bytes(site, site.chat_body("one two"))
+    old = request.replace(b"HTTP/1.1\r\nHost: localhost\r\n", b"HTTP/1.0\r\n")
+    status, headers, answer = raw(site, old)
     assert status == 200
     assert headers["connection"] == "close"
     assert json.loads(answer)["choices"][0]["message"]["content"] == "You said: one two"
@@ -270,40 +240,25 @@ def test_an_http_1_0_client_gets_its_answer_and_a_closed_connection(site: Site) 
 
 def test_pipelined_requests_are_answered_in_order(site: Site) -> None:
     site.publish()
-    address = urlsplit(site.server)
-    requests_ = b""
-    for word in ("first", "second", "third"):
-        body = json.dumps(site.chat_body(word)).encode()
-        requests_ += (
-            b"POST /api/v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
-            + f"Authorization: Bearer {site.tenant.api_key}\r\n".encode()
-            + b"Content-Length: %d\r\n\r\n" % len(body)
-            + body
-        )
+    words = ("first", "second", "third")
+    asked = b"".join(post_bytes(site, site.chat_body(word)) for word in words)
     answers = []
-    with socket.create_connection((address.hostname, address.port), timeout=60) as line:
-        line.sendall(requests_)
-        with line.makefile("rb") as file:
-            for _ in range(3):
-                assert file.readline() == b"HTTP/1.1 200 OK\r\n"
-                length = 0
-                while (header := file.readline()) != b"\r\n":
-                    name, _, value = header.partition(b":")
-                    length = int(value) if name.lower() == b"content-length" else length
-                answers.append(json.loads(file.read(length)))
+    with dial(site, asked) as line, line.makefile("rb") as file:
+        for _ in words:
+            assert file.readline() == b"HTTP/1.1 200 OK\r\n"
+            length = 0
+            while (header := file.readline()) != b"\r\n":
+                name, _, value = header.partition(b":")
+                length = int(value) if name.lower() == b"content-length" else length
+            answers.append(json.loads(file.read(length)))
     contents = [answer["choices"][0]["message"]["content"] for answer in answers]
     assert contents == ["You said: first", "You said: second", "You said: third"]
 
 
 def test_a_caller_that_leaves_during_its_body_creates_no_generation(site: Site) -> None:
     site.publish()
-    address = urlsplit(site.server)
-    with socket.create_connection((address.hostname, address.port), timeout=60) as line:
-        line.sendall(
-            b"POST /api/v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
-            + f"Authorization: Bearer {site.tenant.api_key}\r\n".encode()
-            + b'Content-Length: 1000\r\n\r\n{"model":'
-        )
+    with dial(site, post_bytes(site, site.chat_body())[:-9]):
+        pass
     assert site.chat("still here").status_code == 200
     assert site.settled().status == "completed"
 

@@ -18,6 +18,7 @@ from django.conf import LazySettings
 from billing.models import Excess
 from config.egress.rules import TimeLimits
 from config.local.certificates import ensure_certificates
+from endpoints.models import PrivateEndpoint
 from inference.models import Generation
 from tests.support import factories
 from tests.support.inference.faces import FACES, Face, Told
@@ -160,10 +161,7 @@ FAULTS: list[tuple[str, Failed | Served, Failed | Served | Broken]] = [
     ),
     ("sim-status:204", failed(NO_HTTP), failed(NO_HTTP)),
     ("sim-error-number", *[refused(429, "Rate limit reached, try again later.")] * 2),
-    (
-        "sim-error-code",
-        *[Failed(400, "context_length_exceeded", "The request is not valid.")] * 2,
-    ),
+    ("sim-error-code", *[Failed(400, "context_length_exceeded", "The request is not valid.")] * 2),
     ("sim-error-string", *[failed("the model crashed", "status")] * 2),
     ("sim-error-text", *[failed("Internal Server Error", "status")] * 2),
     ("sim-error-200", *[reported(503, "provider_overloaded", SERVER_ERROR)] * 2),
@@ -239,24 +237,7 @@ def publish(site: Site, behaviour: str, **fields: Any) -> None:
     # A plain answer is bounded by the time in all.
     if behaviour in STALLING[:2]:
         fields["total_timeout"] = 1
-    site.publish(behaviour, price=factories.make_price("0.000001", "0.000002"), **fields)
-
-
-def assert_stored(
-    site: Site, usage: tuple[int, int] | None, *, is_estimated: bool, **expected: Any
-) -> None:
-    row = site.settled()
-    prompt, completion = usage or (None, None)
-    cost = 0 if usage is None else usage[0] * 1000 + usage[1] * 2000
-    expected |= {
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "is_estimated": is_estimated,
-        "cost_nano": cost,
-        "upstream_cost_nano": cost,
-    }
-    assert {name: getattr(row, name) for name in expected} == expected
-    assert len(row.attempts) == 1
+    site.publish(behaviour, **fields)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -275,9 +256,8 @@ def test_a_usage_beyond_what_was_allowed_is_believed_up_to_the_hold(
         "cost": row.hold_nano / 10**9,
     }  # fmt: skip
     assert {name: shown[name] for name in counts} == counts
-    assert_stored(
-        site, (bound, 16), is_estimated=False, status="completed", hold_nano=row.cost_nano
-    )
+    assert (row.prompt_tokens, row.completion_tokens, len(row.attempts)) == (bound, 16, 1)
+    assert_row(row, (bound, 16), is_estimated=False, status="completed", hold_nano=row.cost_nano)
     excess = Excess.objects.get()
     assert (excess.reference, excess.status) == (row.pk, "under_review")
     assert excess.claimed_completion_tokens == (10**9 if "huge" in behaviour else 10**15)
@@ -344,18 +324,22 @@ def assert_row(row: Generation, usage: tuple[int, int] | None, **expected: Any) 
     assert {name: getattr(row, name) for name in expected} == expected
 
 
+def check_error(told: Told, expected: Failed | Broken) -> dict[str, Any]:
+    """Returns the error that was told, which has the expected type, message and kind."""
+    assert told.error is not None
+    for name in ("error_type", "message", "kind"):
+        assert told.error[name] == getattr(expected, name)
+    return told.error
+
+
 def assert_failed(row: Generation, answer: requests.Response, told: Told, expected: Failed) -> None:
     assert answer.status_code == expected.status
-    assert told.error is not None
-    found = {name: told.error[name] for name in ("error_type", "message", "kind")}
-    assert found == {
-        "error_type": expected.error_type, "message": expected.message, "kind": expected.kind,
-    }  # fmt: skip
+    error = check_error(told, expected)
     number = len(row.attempts)
-    assert told.error["provider_name"] == ("Acme AI", "Backup")[number - 1]
-    assert (told.error["attempt"], told.error["candidates"]) == (number, 2)
-    assert ("upstream_status" in told.error) is (expected.kind in ("status", "unknown_model"))
-    assert "provider_code" not in told.error or expected.kind != "credential"
+    assert error["provider_name"] == ("Acme AI", "Backup")[number - 1]
+    assert (error["attempt"], error["candidates"]) == (number, 2)
+    assert ("upstream_status" in error) is (expected.kind in ("status", "unknown_model"))
+    assert "provider_code" not in error or expected.kind != "credential"
     if expected.falls_back:
         assert [one["kind"] for one in row.attempts] == [expected.kind] * 2
     assert_row(row, None, is_estimated=False, status="failed", error_type=expected.error_type)
@@ -387,20 +371,11 @@ def assert_served(
 
 
 def assert_broken(
-    row: Generation,
-    answer: requests.Response,
-    told: Told,
-    expected: Broken,
-    *,
-    is_chat: bool,
+    row: Generation, answer: requests.Response, told: Told, expected: Broken, *, is_chat: bool
 ) -> None:
     assert (answer.status_code, told.text) == (200, expected.content)
-    assert told.error is not None
-    found = {name: told.error[name] for name in ("error_type", "message", "kind")}
-    assert found == {
-        "error_type": expected.error_type, "message": expected.message, "kind": expected.kind,
-    }  # fmt: skip
-    assert (told.error["provider_name"], told.error["attempt"]) == ("Acme AI", 1)
+    error = check_error(told, expected)
+    assert (error["provider_name"], error["attempt"]) == ("Acme AI", 1)
     assert row.attempts[0]["kind"] == expected.kind
     if is_chat:
         last = events_of(answer.text)[-1]
@@ -453,6 +428,17 @@ def test_a_slow_answer_ends_at_the_time_limit_of_a_generation(
     assert row.duration_ms < 30_000
 
 
+def publish_at(site: Site, base_url: str) -> None:
+    site.provider.base_url = base_url
+    site.provider.save_fields("base_url")
+    site.publish()
+
+
+def assert_unavailable(answer: requests.Response) -> None:
+    assert answer.status_code == 502
+    assert answer.json()["error"]["metadata"]["error_type"] == "provider_unavailable"
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("fault", ["expired", "self-signed", "wrong-host"])
 def test_an_upstream_with_an_invalid_certificate_receives_no_request(
@@ -460,12 +446,8 @@ def test_an_upstream_with_an_invalid_certificate_receives_no_request(
 ) -> None:
     directory = Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls"
     with Simulator(ensure_certificates(directory, fault)).run_in_thread() as liar:
-        site.provider.base_url = liar.base_url
-        site.provider.save_fields("base_url")
-        site.publish()
-        answer = site.chat(stream=stream)
-        assert answer.status_code == 502
-        assert answer.json()["error"]["metadata"]["error_type"] == "provider_unavailable"
+        publish_at(site, liar.base_url)
+        assert_unavailable(site.chat(stream=stream))
         assert (liar.connections, liar.requests) == (1, [])
     assert site.settled().status == "failed"
 
@@ -483,12 +465,8 @@ def test_an_upstream_with_an_invalid_certificate_receives_no_request(
     ],
 )
 def test_an_unreachable_or_forbidden_address_is_a_bad_gateway(site: Site, base_url: str) -> None:
-    site.provider.base_url = base_url
-    site.provider.save_fields("base_url")
-    site.publish()
-    answer = site.chat()
-    assert answer.status_code == 502
-    assert answer.json()["error"]["metadata"]["error_type"] == "provider_unavailable"
+    publish_at(site, base_url)
+    assert_unavailable(site.chat())
     row = site.settled()
     assert (row.status, row.cost_nano) == ("failed", 0)
 
@@ -544,7 +522,7 @@ def test_a_failing_private_endpoint_falls_back_to_a_public_one(
     limits = TimeLimits(total=1) if behaviour == "sim-stall" else TimeLimits()
     private = site.own(behaviour, price=factories.make_price("5", "5"), time_limits=limits)
     other = site.another_provider("backup", name="Backup")
-    public = site.publish(provider=other, price=factories.make_price("0.000001", "0.000002"))
+    public = site.publish(provider=other)
     answer = site.chat("one two", stream=stream)
     assert answer.status_code == 200
     usage = events_of(answer.text)[-2] if stream else answer.json()
@@ -560,14 +538,20 @@ def test_a_failing_private_endpoint_falls_back_to_a_public_one(
     ]
 
 
+def own_before_backup(site: Site, behaviour: str, backup: str = "sim-echo") -> PrivateEndpoint:
+    """Makes a private endpoint, and a public one to which its requests may fall back."""
+    site.allow_fallback()
+    private = site.own(behaviour)
+    site.publish(backup, provider=site.another_provider("backup"))
+    return private
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("behaviour", ["sim-status:400", "sim-status:422", "sim-status:413"])
 def test_an_error_of_the_request_does_not_fall_back(
     site: Site, behaviour: str, stream: bool
 ) -> None:
-    site.allow_fallback()
-    private = site.own(behaviour)
-    site.publish(provider=site.another_provider("backup"))
+    private = own_before_backup(site, behaviour)
     assert site.chat(stream=stream).status_code in (400, 413)
     row = site.settled()
     assert row.private_endpoint == private
@@ -575,17 +559,13 @@ def test_an_error_of_the_request_does_not_fall_back(
 
 
 def test_fallback_can_be_forbidden(site: Site) -> None:
-    site.allow_fallback()
-    site.own("sim-status:503")
-    site.publish(provider=site.another_provider("backup"))
+    own_before_backup(site, "sim-status:503")
     assert site.chat(provider={"allow_fallbacks": False}).status_code == 503
     assert len(site.dialled()) == len(site.settled().attempts) == 1
 
 
 def test_a_stream_does_not_fall_back_after_the_first_event(site: Site) -> None:
-    site.allow_fallback()
-    site.own("sim-reset-stream")
-    site.publish(provider=site.another_provider("backup"))
+    own_before_backup(site, "sim-reset-stream")
     answer = site.chat(stream=True)
     assert answer.status_code == 200
     assert events_of(answer.text)[-1]["error"]["code"] == 502
@@ -593,18 +573,14 @@ def test_a_stream_does_not_fall_back_after_the_first_event(site: Site) -> None:
 
 
 def test_a_fault_in_the_first_bytes_falls_back_and_relays_none_of_them(site: Site) -> None:
-    site.allow_fallback()
-    site.own("sim-error-stream")
-    site.publish(provider=site.another_provider("backup"))
+    own_before_backup(site, "sim-error-stream")
     events = events_of(site.chat("one two", stream=True).text)
     assert content_of(events) == "You said: one two"
     assert len(site.settled().attempts) == 2
 
 
 def test_the_last_error_is_returned_if_all_candidates_fail(site: Site) -> None:
-    site.allow_fallback()
-    site.own("sim-status:503")
-    site.publish("sim-status:429", provider=site.another_provider("backup"))
+    own_before_backup(site, "sim-status:503", "sim-status:429")
     answer = site.chat()
     assert answer.status_code == 429
     assert answer.headers["X-Generation-Id"] == site.settled().id

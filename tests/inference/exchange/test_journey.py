@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import requests
 
@@ -33,29 +34,24 @@ def test_a_private_endpoint_is_created_activated_and_streamed_through(
     )
     assert created.status_code == 201, created.text
     assert created.json()["data"]["status"] == "active"
-    answer = requests.post(
-        f"{server}/api/v1/chat/completions",
-        headers={"Authorization": f"Bearer {tenant.api_key}"},
-        json={"model": "acme/falcon", "messages": [{"role": "user", "content": "one two"}]},
-        timeout=60,
-    )
-    assert answer.status_code == 200, answer.text
+
+    def ask(**fields: Any) -> requests.Response:
+        messages = [{"role": "user", "content": "one two"}]
+        answer = requests.post(
+            f"{server}/api/v1/chat/completions",
+            headers={"Authorization": f"Bearer {tenant.api_key}"},
+            json={"model": "acme/falcon", "messages": messages, **fields},
+            timeout=60,
+        )
+        assert answer.status_code == 200, answer.text
+        return answer
+
+    answer = ask()
     body = answer.json()
     assert body["id"] == answer.headers["X-Generation-Id"]
     assert body["model"] == "acme/falcon"
     assert body["provider"] == "Acme AI"
     assert body["usage"]["is_byok"] is True
     assert body["usage"]["cost"] == 0
-    streamed = requests.post(
-        f"{server}/api/v1/chat/completions",
-        headers={"Authorization": f"Bearer {tenant.api_key}"},
-        json={
-            "model": "acme/falcon",
-            "messages": [{"role": "user", "content": "one two"}],
-            "stream": True,
-        },
-        timeout=60,
-    )
-    assert streamed.status_code == 200, streamed.text
-    assert streamed.text.endswith("data: [DONE]\n\n")
+    assert ask(stream=True).text.endswith("data: [DONE]\n\n")
     eventually(lambda: Generation.objects.filter(status=Generation.Status.COMPLETED).count() == 2)

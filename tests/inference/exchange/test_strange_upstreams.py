@@ -5,27 +5,29 @@ from __future__ import annotations
 import json
 import os
 import socket
-import ssl
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 import requests
 
 from config.local.certificates import ensure_certificates
 from inference.models import Generation
-from tests.support import factories
-from tests.support.inference.site import CHAT, Site, content_of, events_of
+from tests.support.inference.lines import dial, post_bytes
+from tests.support.inference.site import Site, content_of, events_of
 from tests.support.ledger import assert_in_order
-from tests.support.upstreams.tls import Script, serving
+from tests.support.upstreams.tls import Script, answering, serving
 
-USAGE = {"id": "a", "choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": 20}}
+Serve = Callable[[Script], None]
+
+COUNTS = {"prompt_tokens": 10, "completion_tokens": 20}
+USAGE = {"id": "a", "choices": [], "usage": COUNTS}
 # 10 prompt tokens at 1,000 nano-USD and 20 completion tokens at 2,000.
 COST = 50_000
 
@@ -56,47 +58,34 @@ def streamed(*events: dict[str, Any] | bytes, pause: float = 0) -> Script:
 
 def whole(usage: dict[str, Any], **fields: Any) -> Script:
     """Returns a script that answers every request with one choice and this usage."""
-    choice = {
-        "index": 0,
-        "message": {"role": "assistant", "content": "Hi"},
-        "finish_reason": "stop",
-        **fields,
-    }
+    message = {"role": "assistant", "content": "Hi"}
+    choice = {"index": 0, "message": message, "finish_reason": "stop", **fields}
     body = json.dumps({"id": "a", "choices": [choice], "usage": usage}).encode()
-
-    def script(line: socket.socket, head: bytes, sent: bytes) -> bool:
-        line.sendall(
-            b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
-            % (len(body), body)
-        )
-        return True
-
-    return script
+    return answering(body, headers=("Content-Type: application/json",))
 
 
 @pytest.fixture
 def upstream(site: Site) -> Iterator[Callable[[Script], None]]:
     """Returns a function that serves a script and publishes the model behind it."""
     certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificates.server)
-    servers: list[Any] = []
 
     def stand_in(script: Script) -> None:
-        served = serving(script, context)
-        server = served.__enter__()
-        servers.append(served)
+        server = servers.enter_context(serving(script, certificates.server_context()))
         site.provider.base_url = f"https://127.0.0.1:{server.port}/v1"
         site.provider.save_fields("base_url")
-        site.publish("m", price=factories.make_price("0.000001", "0.000002"))
+        site.publish("m")
 
-    yield stand_in
-    for served in servers:
-        served.__exit__(None, None, None)
+    with ExitStack() as servers:
+        yield stand_in
+
+
+def deltas_of(answer: requests.Response) -> list[dict[str, Any]]:
+    events = [one for one in events_of(answer.text) if isinstance(one, dict)]
+    return [choice["delta"] for one in events for choice in one["choices"]]
 
 
 def test_a_native_finish_reason_that_is_no_string_settles_with_its_batch(
-    site: Site, upstream: Callable[[Script], None]
+    site: Site, upstream: Serve
 ) -> None:
     good = streamed(event({"content": "Hi"}), event({}, "stop"), USAGE)
     bad = streamed(event({"content": "Hi"}), event({}, "stop", native_finish_reason=5), USAGE)
@@ -114,9 +103,9 @@ def test_a_native_finish_reason_that_is_no_string_settles_with_its_batch(
 
 @pytest.mark.parametrize("reason", [5, {"x": 1}, None, ["stop"]])
 def test_a_native_finish_reason_that_is_no_string_is_replaced(
-    site: Site, upstream: Callable[[Script], None], reason: Any
+    site: Site, upstream: Serve, reason: Any
 ) -> None:
-    upstream(whole({"prompt_tokens": 10, "completion_tokens": 20}, native_finish_reason=reason))
+    upstream(whole(COUNTS, native_finish_reason=reason))
     [choice] = site.chat().json()["choices"]
     assert (choice["finish_reason"], choice["native_finish_reason"]) == ("stop", "stop")
     row = site.settled()
@@ -124,7 +113,7 @@ def test_a_native_finish_reason_that_is_no_string_is_replaced(
 
 
 def test_a_first_event_without_choices_does_not_shape_later_events(
-    site: Site, upstream: Callable[[Script], None]
+    site: Site, upstream: Serve
 ) -> None:
     first = {"id": "a", "model": "m", "choices": [], "usage": None}
     texts = [event({"content": text}) for text in ("Hi", " there", " you")]
@@ -137,7 +126,7 @@ def test_a_first_event_without_choices_does_not_shape_later_events(
 
 
 def test_a_surrogate_pair_split_across_events_does_not_end_the_stream(
-    site: Site, upstream: Callable[[Script], None]
+    site: Site, upstream: Serve
 ) -> None:
     halves = [
         b'{"id":"a","choices":[{"index":0,"delta":{"content":"\\ud83d"}}]}',
@@ -152,23 +141,20 @@ def test_a_surrogate_pair_split_across_events_does_not_end_the_stream(
 
 @pytest.mark.parametrize("details", [[], "none", 7, {"cached_tokens": "many"}])
 def test_malformed_usage_details_keep_the_token_counts(
-    site: Site, upstream: Callable[[Script], None], details: Any
+    site: Site, upstream: Serve, details: Any
 ) -> None:
-    usage = {"prompt_tokens": 10, "completion_tokens": 20}
-    upstream(whole({**usage, "prompt_tokens_details": details}))
+    upstream(whole({**COUNTS, "prompt_tokens_details": details}))
     assert site.chat().status_code == 200
     row = site.settled()
     assert (row.cost_nano, row.is_estimated, row.cached_tokens) == (COST, False, 0)
 
 
 @pytest.mark.parametrize("depth", [400, 700])
-def test_a_deeply_nested_usage_member_is_dropped(
-    site: Site, upstream: Callable[[Script], None], depth: int
-) -> None:
+def test_a_deeply_nested_usage_member_is_dropped(site: Site, upstream: Serve, depth: int) -> None:
     deep: Any = 1
     for _ in range(depth):
         deep = {"a": deep}
-    upstream(whole({"prompt_tokens": 10, "completion_tokens": 20, "x": deep}))
+    upstream(whole({**COUNTS, "x": deep}))
     answer = site.chat()
     assert answer.status_code == 200
     assert answer.json()["usage"]["completion_tokens"] == 20
@@ -176,9 +162,7 @@ def test_a_deeply_nested_usage_member_is_dropped(
     assert site.settled().cost_nano == COST
 
 
-def test_reasoning_tokens_counted_separately_are_charged(
-    site: Site, upstream: Callable[[Script], None]
-) -> None:
+def test_reasoning_tokens_counted_separately_are_charged(site: Site, upstream: Serve) -> None:
     details = {"completion_tokens_details": {"reasoning_tokens": 11}}
     counts = {"prompt_tokens": 10, "completion_tokens": 9, "total_tokens": 30}
     upstream(whole({**counts, **details}))
@@ -192,10 +176,9 @@ def test_reasoning_tokens_counted_separately_are_charged(
 
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_an_answer_that_ends_in_an_error_becomes_a_messages_error(
-    site: Site, upstream: Callable[[Script], None], is_streamed: bool
+    site: Site, upstream: Serve, is_streamed: bool
 ) -> None:
-    usage = {"prompt_tokens": 10, "completion_tokens": 20}
-    plain = whole(usage, finish_reason="error")
+    plain = whole(COUNTS, finish_reason="error")
     stream = streamed(event({"content": "Hi"}), event({}, "error"), USAGE)
     upstream(stream if is_streamed else plain)
     body = {**site.chat_body(), "max_tokens": 50, "stream": is_streamed}
@@ -256,7 +239,7 @@ def piece(index: int, text: str, reason: str | None = None) -> dict[str, Any]:
     ],
 )
 def test_the_usage_of_the_whole_answer_is_charged(
-    site: Site, upstream: Callable[[Script], None], events: list[dict[str, Any]]
+    site: Site, upstream: Serve, events: list[dict[str, Any]]
 ) -> None:
     upstream(streamed(*events, pause=0.01))
     received = events_of(site.chat(stream=True, n=2).text)
@@ -265,9 +248,7 @@ def test_the_usage_of_the_whole_answer_is_charged(
     assert (row.completion_tokens, row.is_estimated, row.cost_nano) == (20, False, COST)
 
 
-def test_output_after_the_last_usage_is_estimated(
-    site: Site, upstream: Callable[[Script], None]
-) -> None:
+def test_output_after_the_last_usage_is_estimated(site: Site, upstream: Serve) -> None:
     events = [counted(4, piece(0, "Hi", "stop")), piece(1, "x" * 78), piece(1, "", "stop")]
     upstream(streamed(*events))
     received = events_of(site.chat(stream=True, n=2).text)
@@ -276,24 +257,20 @@ def test_output_after_the_last_usage_is_estimated(
     assert (row.completion_tokens, row.is_estimated, row.cost_nano) == (20, True, COST)
 
 
-def test_streamed_reasoning_content_is_also_named_reasoning(
-    site: Site, upstream: Callable[[Script], None]
-) -> None:
+def test_streamed_reasoning_content_is_also_named_reasoning(site: Site, upstream: Serve) -> None:
     thoughts = [event({"reasoning_content": text}) for text in ("Let", ' "me"', " think")]
     upstream(streamed(*thoughts, event({"content": "Hi"}), event({}, "stop"), USAGE))
-    events = [one for one in events_of(site.chat(stream=True).text) if isinstance(one, dict)]
-    deltas = [choice["delta"] for one in events for choice in one["choices"]]
+    answer = site.chat(stream=True)
+    deltas = deltas_of(answer)
     for name in ("reasoning", "reasoning_content"):
         assert [delta[name] for delta in deltas[:3]] == ["Let", ' "me"', " think"]
     assert "reasoning" not in deltas[3]
-    assert content_of(events) == "Hi"
+    assert content_of(events_of(answer.text)) == "Hi"
 
 
-def test_plain_reasoning_content_is_also_named_reasoning(
-    site: Site, upstream: Callable[[Script], None]
-) -> None:
+def test_plain_reasoning_content_is_also_named_reasoning(site: Site, upstream: Serve) -> None:
     message = {"role": "assistant", "content": "Hi", "reasoning_content": "Let me \\ think"}
-    upstream(whole({"prompt_tokens": 10, "completion_tokens": 20}, message=message))
+    upstream(whole(COUNTS, message=message))
     [choice] = site.chat().json()["choices"]
     text = "Let me \\ think"
     detail = {"type": "reasoning.text", "text": text, "format": "unknown", "index": 0}
@@ -312,38 +289,36 @@ DETAILS = [
 
 @pytest.mark.parametrize("asked", HIDING)
 def test_excluded_reasoning_is_removed_from_a_stream(
-    site: Site, upstream: Callable[[Script], None], asked: dict[str, Any]
+    site: Site, upstream: Serve, asked: dict[str, Any]
 ) -> None:
     thoughts = [event({"reasoning_content": text}) for text in ("Let", " me", " think")]
     details = event({"reasoning_details": DETAILS, "reasoning": "Hm."})
     upstream(streamed(*thoughts, details, event({"content": "Hi"}), event({}, "stop"), USAGE))
-    answer = site.chat(stream=True, **asked)
-    events = [one for one in events_of(answer.text) if isinstance(one, dict)]
-    deltas = [choice["delta"] for one in events for choice in one["choices"]]
+    deltas = deltas_of(site.chat(stream=True, **asked))
     assert deltas == [{}, {}, {}, {"reasoning_details": DETAILS[2:4]}, {"content": "Hi"}, {}]
     assert site.settled().cost_nano == COST
 
 
 @pytest.mark.parametrize("asked", HIDING)
 def test_excluded_reasoning_is_removed_from_a_plain_answer(
-    site: Site, upstream: Callable[[Script], None], asked: dict[str, Any]
+    site: Site, upstream: Serve, asked: dict[str, Any]
 ) -> None:
     said = {"role": "assistant", "content": "Hi"}
     message = {**said, "reasoning": "Hm.", "reasoning_details": DETAILS[:2]}
-    upstream(whole({"prompt_tokens": 10, "completion_tokens": 20}, message=message))
+    upstream(whole(COUNTS, message=message))
     [choice] = site.chat(**asked).json()["choices"]
     assert choice["message"] == said
     assert site.settled().cost_nano == COST
 
 
 def test_excluded_reasoning_keeps_signatures_and_encrypted_data(
-    site: Site, upstream: Callable[[Script], None]
+    site: Site, upstream: Serve
 ) -> None:
     signed = {"type": "reasoning.text", "signature": "c2ln", "format": "f", "index": 0}
     sealed = {"type": "reasoning.encrypted", "data": "c2VjcmV0", "index": 1}
     details = [{**signed, "text": "Hm."}, {**sealed, "summary": "Hm."}]
     message = {"role": "assistant", "content": "Hi", "reasoning_details": details}
-    upstream(whole({"prompt_tokens": 10, "completion_tokens": 20}, message=message))
+    upstream(whole(COUNTS, message=message))
     [choice] = site.chat(**HIDING[0]).json()["choices"]
     assert choice["message"]["reasoning_details"] == [signed, sealed]
 
@@ -357,25 +332,23 @@ SAID = {"type": "text", "text": "Hi"}
     ("content", "relayed"), [([THINKING, SAID, 5], "Hi5"), ([THINKING], ""), ([], "")]
 )
 def test_excluded_reasoning_removes_thinking_parts_of_the_content(
-    site: Site, upstream: Callable[[Script], None], content: list[Any], relayed: Any, stream: bool
+    site: Site, upstream: Serve, content: list[Any], relayed: Any, stream: bool
 ) -> None:
     if stream:
         said = event({"content": content})
         upstream(streamed(said, said, event({"content": "Hi"}, "stop"), USAGE))
-        answer = site.chat(stream=True, **HIDING[0])
-        events = [one for one in events_of(answer.text) if isinstance(one, dict)]
-        found = [one["choices"][0]["delta"]["content"] for one in events[:3]]
-        assert found == [relayed, relayed, "Hi"]
+        deltas = deltas_of(site.chat(stream=True, **HIDING[0]))
+        assert [delta["content"] for delta in deltas[:3]] == [relayed, relayed, "Hi"]
     else:
         message = {"role": "assistant", "content": content}
-        upstream(whole({"prompt_tokens": 10, "completion_tokens": 20}, message=message))
+        upstream(whole(COUNTS, message=message))
         [choice] = site.chat(**HIDING[0]).json()["choices"]
         assert choice["message"]["content"] == relayed
 
 
 def test_a_caller_that_stops_reading_is_disconnected_at_the_deadline(
     site: Site,
-    upstream: Callable[[Script], None],
+    upstream: Serve,
     settings: Any,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -393,17 +366,8 @@ def test_a_caller_that_stops_reading_is_disconnected_at_the_deadline(
         return False
 
     upstream(endless)
-    address = urlsplit(site.server)
-    body = json.dumps(site.chat_body(stream=True)).encode()
-    with socket.socket() as caller:
-        caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        caller.settimeout(60)
-        caller.connect((address.hostname, address.port))
-        caller.sendall(
-            f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
-            f"Authorization: Bearer {site.tenant.api_key}\r\n\r\n".encode()
-            + body
-        )
+    asked = post_bytes(site, site.chat_body(stream=True))
+    with dial(site, asked, receive_buffer=4096) as caller:
         assert caller.recv(12) == b"HTTP/1.1 200"
         assert is_closed.wait(60)
         row = site.settled()
@@ -418,17 +382,14 @@ def test_a_caller_that_stops_reading_is_disconnected_at_the_deadline(
     assert_in_order()
 
 
-def test_a_second_choice_after_a_usage_is_charged(
-    site: Site, upstream: Callable[[Script], None]
-) -> None:
+def test_a_second_choice_after_a_usage_is_charged(site: Site, upstream: Serve) -> None:
     """The first choice ends with a usage, and the second choice continues after it.
 
     The error comes when the caller has read: together with the answer, it would be a failed attempt
     that delivers nothing.
     """
     has_read = threading.Event()
-    usage = {"prompt_tokens": 10, "completion_tokens": 3}
-    ended = {**event({}, "stop"), "usage": usage}
+    ended = counted(3, event({}, "stop"))
     second = [
         {"id": "a", "model": "m", "choices": [{"index": 1, "delta": {"content": text}}]}
         for text in ("", *["x" * 100] * 8)
@@ -443,13 +404,7 @@ def test_a_second_choice_after_a_usage_is_charged(
         return False
 
     upstream(script)
-    with requests.post(
-        f"{site.server}{CHAT}",
-        json=site.chat_body(n=2, stream=True),
-        headers={"Authorization": f"Bearer {site.tenant.api_key}"},
-        timeout=60,
-        stream=True,
-    ) as answer:
+    with site.post(site.chat_body(n=2, stream=True), stream=True) as answer:
         assert answer.status_code == 200, answer.text
         pieces = answer.iter_content(None)
         received = next(pieces)

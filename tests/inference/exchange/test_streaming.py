@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import struct
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 import requests
@@ -20,15 +17,16 @@ from config.server.connections import protocol
 from inference.faces import connection
 from inference.models import Generation, Journal
 from inference.settlement import journal
-from tests.support import factories
+from tests.support.inference.endings import read_until
+from tests.support.inference.lines import dial, post_bytes
 from tests.support.inference.site import CHAT, Site, content_of, events_of
 
 GATES = 7
 
 
 @pytest.fixture
-def priced(site: Site) -> Site:
-    site.publish("sim-gated", price=factories.make_price("0.000001", "0.000002"))
+def gated(site: Site) -> Site:
+    site.publish("sim-gated")
     return site
 
 
@@ -36,40 +34,38 @@ def opened(site: Site, **fields: Any) -> requests.Response:
     return site.post(site.chat_body("one two", stream=True, **fields), stream=True)
 
 
-@contextmanager
-def raw_stream(site: Site, receive_buffer: int | None = None) -> Iterator[socket.socket]:
-    """Yields a connection that has requested a stream and has read nothing of it."""
-    address = urlsplit(site.server)
-    body = json.dumps(site.chat_body("one two", stream=True)).encode()
-    line = socket.socket()
-    if receive_buffer is not None:
-        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-    line.settimeout(60)
-    line.connect((address.hostname, address.port))
-    with line:
-        line.sendall(
-            f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
-            f"Authorization: Bearer {site.tenant.api_key}\r\n\r\n".encode()
-            + body
-        )
-        yield line
+def raw_stream(
+    site: Site, receive_buffer: int | None = None
+) -> AbstractContextManager[socket.socket]:
+    """A connection that has requested a stream and has read nothing of it."""
+    return dial(site, post_bytes(site, site.chat_body("one two", stream=True)), receive_buffer)
 
 
-def test_the_first_event_arrives_before_the_last_is_sent(priced: Site) -> None:
-    answer = opened(priced)
+def assert_upstream_left(site: Site) -> None:
+    """Asserts that the only request to the upstream is given up."""
+    [request] = site.dialled()
+    assert site.upstream.wait_until(lambda: request.client_closed_at is not None)
+
+
+def reset_when_closed(line: socket.socket) -> None:
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def test_the_first_event_arrives_before_the_last_is_sent(gated: Site) -> None:
+    answer = opened(gated)
     assert answer.status_code == 200
     chunks = answer.iter_content(None)
     [first] = events_of(next(chunks).decode())
     assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     for word in ("You", " said:", " one"):
-        priced.upstream.release()
+        gated.upstream.release()
         [event] = events_of(next(chunks).decode())
         assert event["choices"][0]["delta"] == {"content": word}
     assert Generation.objects.get().status == Generation.Status.PENDING
-    priced.upstream.release(GATES)
+    gated.upstream.release(GATES)
     *_, usage, done = events_of(b"".join(chunks).decode())
     assert (usage["usage"]["total_tokens"], done) == (6, "[DONE]")
-    assert priced.settled().status == Generation.Status.COMPLETED
+    assert gated.settled().status == Generation.Status.COMPLETED
 
 
 def test_a_stream_has_the_headers_of_an_event_stream(site: Site) -> None:
@@ -93,15 +89,15 @@ def test_usage_comes_once_at_the_end_with_the_upstreams_other_members(site: Site
     assert (usage["choices"], done) == ([], "[DONE]")
 
 
-def test_a_quiet_stream_is_kept_alive_with_comments(priced: Site, settings: LazySettings) -> None:
+def test_a_quiet_stream_is_kept_alive_with_comments(gated: Site, settings: LazySettings) -> None:
     settings.STREAM_KEEPALIVE_INTERVAL = 0.05
-    answer = opened(priced)
+    answer = opened(gated)
     chunks = answer.iter_content(None)
     assert next(chunks).startswith(b"data: {")
     assert next(chunks) == b": CAUSEWAY PROCESSING\n\n"
     assert next(chunks) == b": CAUSEWAY PROCESSING\n\n"
     settings.STREAM_KEEPALIVE_INTERVAL = 60
-    priced.upstream.release(GATES)
+    gated.upstream.release(GATES)
     text = b"".join(chunks).decode()
     events = [event for event in events_of(text) if event != ": CAUSEWAY PROCESSING"]
     assert content_of(events) == "You said: one two"
@@ -117,22 +113,22 @@ def test_a_busy_stream_needs_no_comments(site: Site, settings: LazySettings) -> 
 
 
 def test_a_caller_that_leaves_ends_the_upstream_and_pays_for_the_delivered_part(
-    priced: Site,
+    gated: Site,
 ) -> None:
-    priced.upstream.release(3)
-    answer = opened(priced)
+    gated.upstream.release(3)
+    answer = opened(gated)
     chunks = answer.iter_content(None)
     seen = ""
     while "one" not in seen:
         seen += next(chunks).decode()
-    [request] = priced.dialled()
+    [request] = gated.dialled()
     left_at = time.monotonic()
     answer.close()
-    assert priced.upstream.wait_until(lambda: request.client_closed_at is not None)
+    assert gated.upstream.wait_until(lambda: request.client_closed_at is not None)
     assert request.client_closed_at is not None
     # The upstream sends nothing more: only the disconnect can have closed its connection.
     assert request.client_closed_at > left_at
-    row = priced.settled()
+    row = gated.settled()
     # 40 bytes of messages and "You said: one", at 4 bytes per token.
     assert (row.status, row.is_estimated, row.error_type) == ("cancelled", True, None)
     assert (row.prompt_tokens, row.completion_tokens) == (6, 4)
@@ -141,25 +137,25 @@ def test_a_caller_that_leaves_ends_the_upstream_and_pays_for_the_delivered_part(
 
 
 def test_a_large_delivery_is_journalled_before_the_interval_ends(
-    priced: Site, monkeypatch: pytest.MonkeyPatch
+    gated: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal, "_INTERVAL_SECONDS", 60.0)
     time.sleep(1.1)  # the pending heartbeat still uses the old interval
-    priced.upstream.release(3)
+    gated.upstream.release(3)
     words = "x" * 2000, "y" * 2000
-    answer = priced.post(priced.chat_body(" ".join(words), stream=True), stream=True)
+    answer = gated.post(gated.chat_body(" ".join(words), stream=True), stream=True)
     chunks = answer.iter_content(None)
     seen = ""
     for word in words:
         while word not in seen:
             seen += next(chunks).decode()
-        priced.eventually(lambda: Journal.objects.get().completion_tokens >= 500)
+        gated.eventually(lambda: Journal.objects.get().completion_tokens >= 500)
         # Restores the interval; the heartbeat that already waits keeps the long one.
         monkeypatch.undo()
-        priced.upstream.release(1)
-    priced.eventually(lambda: Journal.objects.get().completion_tokens >= 1000)
+        gated.upstream.release(1)
+    gated.eventually(lambda: Journal.objects.get().completion_tokens >= 1000)
     answer.close()
-    assert priced.settled().status == "cancelled"
+    assert gated.settled().status == "cancelled"
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -174,8 +170,7 @@ def test_a_caller_that_leaves_before_the_first_event_pays_for_the_prompt(
             headers={"Authorization": f"Bearer {site.tenant.api_key}"},
             timeout=1,
         )
-    [request] = site.dialled()
-    assert site.upstream.wait_until(lambda: request.client_closed_at is not None)
+    assert_upstream_left(site)
     row = site.settled()
     assert (row.status, row.cost_nano, row.prompt_tokens) == ("cancelled", 6_000, 6)
 
@@ -190,34 +185,31 @@ def test_a_request_whose_caller_left_does_not_fall_back(site: Site) -> None:
     assert len(site.dialled()) == 1
 
 
-def test_a_reset_connection_cancels_the_stream(priced: Site) -> None:
-    with raw_stream(priced) as line:
+def test_a_reset_connection_cancels_the_stream(gated: Site) -> None:
+    with raw_stream(gated) as line:
         assert line.recv(100).startswith(b"HTTP/1.1 200 OK")
-        line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    [request] = priced.dialled()
-    assert priced.upstream.wait_until(lambda: request.client_closed_at is not None)
-    assert priced.settled().status == "cancelled"
+        reset_when_closed(line)
+    assert_upstream_left(gated)
+    assert gated.settled().status == "cancelled"
 
 
 def test_a_reset_connection_with_pipelined_requests_cancels_the_stream(site: Site) -> None:
     site.publish("sim-endless")
-    body = json.dumps(site.chat_body("one two", stream=True)).encode()
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     with raw_stream(site) as line:
-        line.sendall(head.encode() + body)
+        key = f"Authorization: Bearer {site.tenant.api_key}\r\n".encode()
+        keyless = post_bytes(site, site.chat_body("one two", stream=True)).replace(key, b"")
+        line.sendall(keyless)
         assert line.recv(100).startswith(b"HTTP/1.1 200 OK")
-        [request] = site.dialled()
-        line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    assert site.upstream.wait_until(lambda: request.client_closed_at is not None)
+        assert len(site.dialled()) == 1
+        reset_when_closed(line)
+    assert_upstream_left(site)
     assert site.settled().status == "cancelled"
 
 
 def test_a_caller_that_leaves_after_the_last_event_has_a_completed_generation(site: Site) -> None:
-    site.publish("sim-linger", price=factories.make_price("0.000001", "0.000002"))
+    site.publish("sim-linger")
     with raw_stream(site) as line:
-        seen = b""
-        while b"data: [DONE]\n\n" not in seen:
-            seen += line.recv(1 << 16)
+        read_until(line, b"data: [DONE]\n\n")
     row = site.settled()
     assert (row.status, row.cost_nano, row.is_estimated) == ("completed", 10_000, False)
 
@@ -225,12 +217,11 @@ def test_a_caller_that_leaves_after_the_last_event_has_a_completed_generation(si
 def test_an_upstream_that_lingers_does_not_delay_the_caller(site: Site) -> None:
     site.publish("sim-linger")
     assert events_of(opened(site).text)[-1] == "[DONE]"
-    [request] = site.dialled()
-    assert site.upstream.wait_until(lambda: request.client_closed_at is not None)
+    assert_upstream_left(site)
 
 
 def test_callers_that_leave_at_any_byte_leave_no_pending_generation(site: Site) -> None:
-    site.publish("sim-slow:0,0.01", price=factories.make_price("0.000001", "0.000002"))
+    site.publish("sim-slow:0,0.01")
 
     def leave_after(size: int) -> None:
         with raw_stream(site) as line:
@@ -264,72 +255,59 @@ def test_a_slow_caller_slows_the_upstream(site: Site, settings: LazySettings) ->
         # Comments may come before the first event.
         _, _, events = line.recv(100_000).partition(b"data: ")
         assert b": CAUSEWAY" not in events
-    assert site.upstream.wait_until(lambda: request.client_closed_at is not None)
+    assert_upstream_left(site)
     assert site.settled().status == "cancelled"
+
+
+BIG = 12_000_000
+
+
+@pytest.fixture
+def impatient(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """A site with a big answer that soon drops a caller who stops reading."""
+    for module in (connection, protocol):
+        monkeypatch.setattr(module, "_STUCK_SECONDS", 0.5)
+    site.publish(f"sim-big:{BIG}")
+    return site
+
+
+def count_received(caller: socket.socket, pause: float = 0) -> int:
+    """Reads until the connection ends, and returns how much came."""
+    received = 0
+    try:
+        while data := caller.recv(1 << 20):
+            received += len(data)
+            time.sleep(pause)
+    except ConnectionResetError:
+        pass
+    return received
 
 
 @pytest.mark.parametrize("is_patient", [False, True])
 def test_a_connection_whose_caller_stops_reading_is_dropped(
-    site: Site, is_patient: bool, monkeypatch: pytest.MonkeyPatch
+    impatient: Site, is_patient: bool
 ) -> None:
-    for module in (connection, protocol):
-        monkeypatch.setattr(module, "_STUCK_SECONDS", 0.5)
-    size = 12_000_000
-    site.publish(f"sim-big:{size}")
-    address = urlsplit(site.server)
-    body = json.dumps(site.chat_body("one two")).encode()
-    with socket.socket() as caller:
-        caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        caller.settimeout(60)
-        caller.connect((address.hostname, address.port))
-        caller.sendall(
-            f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
-            f"Connection: close\r\nAuthorization: Bearer {site.tenant.api_key}\r\n\r\n".encode()
-            + body
-        )
+    asked = post_bytes(impatient, impatient.chat_body("one two"), "Connection: close")
+    with dial(impatient, asked, receive_buffer=4096) as caller:
         received = len(caller.recv(15))
-        assert site.settled().status == "completed"
+        assert impatient.settled().status == "completed"
         if not is_patient:
             time.sleep(2)
-        try:
-            while data := caller.recv(1 << 20):
-                received += len(data)
-                # A slow caller keeps reading for longer than the limit of a stuck caller.
-                time.sleep(0.002)
-        except ConnectionResetError:
-            pass
-    assert (received > size) is is_patient
+        # A slow caller keeps reading for longer than the limit of a stuck caller.
+        received += count_received(caller, pause=0.002)
+    assert (received > BIG) is is_patient
 
 
-def test_a_kept_connection_whose_caller_stops_reading_is_dropped(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kept_connection_whose_caller_stops_reading_is_dropped(impatient: Site) -> None:
     """A second request on the connection does not reset the time limit of the first answer."""
-    for module in (connection, protocol):
-        monkeypatch.setattr(module, "_STUCK_SECONDS", 0.5)
-    size = 12_000_000
-    site.publish(f"sim-big:{size}")
-    address = urlsplit(site.server)
-    body = json.dumps(site.chat_body("one two")).encode()
-    head = (
-        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
-        f"Authorization: Bearer {site.tenant.api_key}\r\n\r\n"
-    )
-    with socket.socket() as caller:
-        caller.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        caller.settimeout(60)
-        caller.connect((address.hostname, address.port))
-        caller.sendall(head.encode() + body)
+    asked = post_bytes(impatient, impatient.chat_body("one two"))
+    with dial(impatient, asked, receive_buffer=4096) as caller:
         received = len(caller.recv(15))
-        assert site.settled().status == "completed"
+        assert impatient.settled().status == "completed"
         caller.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         time.sleep(2)
-        try:
-            while data := caller.recv(1 << 20):
-                received += len(data)
-        except ConnectionResetError:
-            pass
-    assert received < size
+        received += count_received(caller)
+    assert received < BIG
 
 
 def test_a_kept_connection_serves_one_stream_after_another(site: Site) -> None:

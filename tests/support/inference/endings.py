@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import socket
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from billing.models import Account, Meter, Transfer
 from catalog.dialects.base import Operation
 from inference.requests import parsing
-from tests.support.inference.site import CHAT, Site
+from tests.support.inference.lines import dial, post_bytes
+from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
 
 CREDITS = 1_000 * 10**9
@@ -69,18 +68,9 @@ def assert_ended(site: Site, ending: Ending, **fields: Any) -> None:
     assert_in_order()
 
 
-@contextmanager
-def connected(site: Site, **fields: Any) -> Iterator[socket.socket]:
+def connected(site: Site, **fields: Any) -> AbstractContextManager[socket.socket]:
     """A connection that has asked for a stream, and read nothing of it yet."""
-    address = urlsplit(site.server)
-    body = json.dumps(wanted(site, **fields)).encode()
-    with socket.create_connection((address.hostname, address.port), timeout=60) as line:
-        line.sendall(
-            f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
-            f"Authorization: Bearer {site.tenant.api_key}\r\n\r\n".encode()
-            + body
-        )
-        yield line
+    return dial(site, post_bytes(site, wanted(site, **fields)))
 
 
 def read_until(line: socket.socket, mark: bytes) -> None:
