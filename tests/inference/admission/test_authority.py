@@ -10,11 +10,12 @@ import pytest
 import requests
 
 from accounts.models import ApiKey, BudgetInterval, ByokCredential, Guardrail
-from catalog.models import ModelEndpoint, PriceVersion
+from catalog.models import ModelEndpoint
 from config.credentials import Secret
 from endpoints.models import PrivateEndpoint
 from inference.models import Generation
 from tests.support import factories
+from tests.support.governance import make_guardrail
 from tests.support.inference.site import TENANT_SECRET, Site
 from tests.support.processes import Served
 
@@ -40,6 +41,18 @@ def statuses(answers: list[requests.Response]) -> set[int]:
     return {answer.status_code for answer in answers}
 
 
+def errors(answers: list[requests.Response]) -> set[str]:
+    return {answer.json()["error"]["metadata"]["error_type"] for answer in answers}
+
+
+def usages(answers: list[requests.Response], name: str) -> set[Any]:
+    return {answer.json()["usage"][name] for answer in answers}
+
+
+def credentials_used(site: Site) -> set[str]:
+    return {request.headers["authorization"].removeprefix("Bearer ") for request in site.dialled()}
+
+
 def test_every_change_takes_effect_on_the_next_request(
     site: Site, everywhere: Callable[..., list[requests.Response]]
 ) -> None:
@@ -47,45 +60,31 @@ def test_every_change_takes_effect_on_the_next_request(
     public = site.publish(price=factories.make_price("0.000001", "0.000001"))
     assert statuses(everywhere()) == {200}
 
-    public.price = PriceVersion.of(
-        subject_id=public.pk, price=factories.make_price("0.000002", "0.000002")
-    )
-    public.price.save()
-    public.save_fields("price")
-    assert {answer.json()["usage"]["cost"] for answer in everywhere()} == {0.000012}
+    factories.set_price(public, factories.make_price("0.000002", "0.000002"))
+    assert usages(everywhere(), "cost") == {0.000012}
 
     private = site.own()
-    assert {answer.json()["usage"]["is_byok"] for answer in everywhere()} == {True}
-    assert {request.headers["authorization"] for request in site.dialled()} == {
-        f"Bearer {TENANT_SECRET}"
-    }
+    assert usages(everywhere(), "is_byok") == {True}
+    assert credentials_used(site) == {TENANT_SECRET}
 
     site.upstream.clear()
     ByokCredential.objects.get().rotate(Secret("rotated-credential-0123456789"))
     assert statuses(everywhere()) == {200}
-    assert {request.headers["authorization"] for request in site.dialled()} == {
-        "Bearer rotated-credential-0123456789"
-    }
+    assert credentials_used(site) == {"rotated-credential-0123456789"}
 
     PrivateEndpoint.objects.get(pk=private.pk).disable()
-    assert {answer.json()["usage"]["is_byok"] for answer in everywhere()} == {True}
+    assert usages(everywhere(), "is_byok") == {True}
     ByokCredential.objects.update(disabled=True)
-    assert {answer.json()["usage"]["is_byok"] for answer in everywhere()} == {False}
+    assert usages(everywhere(), "is_byok") == {False}
 
     ModelEndpoint.objects.update(is_listed=False)
-    answers = everywhere()
-    assert {answer.json()["error"]["metadata"]["error_type"] for answer in answers} == {
-        "no_endpoint"
-    }
+    assert errors(everywhere()) == {"no_endpoint"}
     ModelEndpoint.objects.update(is_listed=True)
     assert statuses(everywhere()) == {200}
 
     site.model.is_listed = False
     site.model.save_fields("is_listed")
-    answers = everywhere()
-    assert {answer.json()["error"]["metadata"]["error_type"] for answer in answers} == {
-        "model_not_found"
-    }
+    assert errors(everywhere()) == {"model_not_found"}
     site.model.is_listed = True
     site.model.save_fields("is_listed")
     assert statuses(everywhere()) == {200}
@@ -145,9 +144,7 @@ def test_changed_rules_of_a_key_take_effect_on_the_next_request(
     key = ApiKey.objects.get(name="inference")
     assert statuses(everywhere()) == {200}
 
-    closed = Guardrail.objects.create_guardrail(
-        workspace=workspace, name="closed", allowed_providers=["other"]
-    )
+    closed = make_guardrail(workspace, allowed_providers=["other"])
     assert statuses(everywhere()) == {200}
     closed.assign_keys([key], by="test")
     assert statuses(everywhere()) == {404}

@@ -12,14 +12,7 @@ import pytest
 from django.db import connection, transaction
 
 from catalog import dialects
-from catalog.models import (
-    CatalogChange,
-    LanguageModel,
-    ModelAlias,
-    ModelEndpoint,
-    PriceVersion,
-    Provider,
-)
+from catalog.models import CatalogChange, LanguageModel, ModelAlias, ModelEndpoint, Provider
 from config import sql
 from config.credentials import Secret
 from inference.admission.copies.catalog import (
@@ -89,10 +82,14 @@ def patch(copy: CatalogSnapshot) -> CatalogSnapshot:
     return run_reading_on_orm(watched())
 
 
-def activate(tenant: Tenant, model: LanguageModel, provider: Provider) -> None:
-    endpoint = factories.make_draft(tenant, model, provider)
-    factories.make_validation(endpoint, factories.make_credential(tenant, provider))
+@pytest.fixture
+def served(catalogue: list[ModelEndpoint], tenant: Tenant) -> ModelEndpoint:
+    """A public endpoint; the tenant has an active endpoint for its model and provider."""
+    public = catalogue[0]
+    endpoint = factories.make_draft(tenant, public.model, public.provider)
+    factories.make_validation(endpoint, factories.make_credential(tenant, public.provider))
     endpoint.activate()
+    return public
 
 
 def pick(random: Random, model: type[Any]) -> Any:
@@ -102,10 +99,7 @@ def pick(random: Random, model: type[Any]) -> Any:
 
 def change_price(random: Random) -> None:
     endpoint = pick(random, ModelEndpoint)
-    price = factories.make_price(f"0.00000{random.randint(0, 9)}")
-    endpoint.price = PriceVersion.of(subject_id=endpoint.pk, price=price)
-    endpoint.price.save()
-    endpoint.save_fields("price")
+    factories.set_price(endpoint, factories.make_price(f"0.00000{random.randint(0, 9)}"))
 
 
 def toggle(model: type[Any]) -> Change:
@@ -213,9 +207,8 @@ def test_a_patched_copy_equals_one_read_anew(catalogue: object, seed: int) -> No
     assert patch(copy) == read_anew()
 
 
-def test_a_price_change_replaces_only_the_routes_of_its_model(
-    catalogue: list[ModelEndpoint],
-) -> None:
+@pytest.mark.usefixtures("catalogue")
+def test_a_price_change_replaces_only_the_routes_of_its_model() -> None:
     old = read_anew()
     change_price(Random(1))
     new = patch(old)
@@ -258,35 +251,30 @@ def test_a_rolled_back_change_leaves_no_entry(catalogue: list[ModelEndpoint]) ->
 
 
 def test_an_organization_keeps_its_routes_while_prices_change(
-    catalogue: list[ModelEndpoint], tenant: Tenant
+    served: ModelEndpoint, tenant: Tenant
 ) -> None:
-    model, provider = catalogue[0].model, catalogue[0].provider
-    activate(tenant, model, provider)
     organization = load_organization(tenant.organization.pk)
     catalog = read_anew()
     resolved = organization.resolve(catalog)
-    assert [*resolved.routes] == [model.slug]
+    assert [*resolved.routes] == [served.model.slug]
     change_price(Random(1))
     catalog = patch(catalog)
     assert organization.resolve(catalog) is resolved
 
 
 def test_an_endpoint_whose_validation_left_with_its_partition_is_served(
-    catalogue: list[ModelEndpoint], tenant: Tenant
+    served: ModelEndpoint, tenant: Tenant
 ) -> None:
-    model, provider = catalogue[0].model, catalogue[0].provider
-    activate(tenant, model, provider)
     with connection.cursor() as cursor:
         cursor.execute("DELETE FROM endpoints_validation")
     routes = load_organization(tenant.organization.pk).resolve(read_anew()).routes
-    assert [*routes] == [model.slug]
+    assert [*routes] == [served.model.slug]
 
 
 def test_an_organization_follows_a_renamed_model_and_a_moved_provider(
-    catalogue: list[ModelEndpoint], tenant: Tenant
+    served: ModelEndpoint, tenant: Tenant
 ) -> None:
-    model, provider = catalogue[0].model, catalogue[0].provider
-    activate(tenant, model, provider)
+    model, provider = served.model, served.provider
     organization = load_organization(tenant.organization.pk)
     catalog = read_anew()
     assert organization.resolve(catalog).routes[model.slug][0].model_slug == model.slug
@@ -304,9 +292,7 @@ def test_the_next_request_pays_the_changed_price(site: Site) -> None:
     assert site.chat().status_code == 200
     for number in (2, 3, 4):
         price = factories.make_price(f"0.00{number}", "0.001")
-        endpoint.price = PriceVersion.of(subject_id=endpoint.pk, price=price)
-        endpoint.price.save()
-        endpoint.save_fields("price")
+        factories.set_price(endpoint, price)
         usage = site.chat().json()["usage"]
         expected = (
             price.prompt * usage["prompt_tokens"] + price.completion * usage["completion_tokens"]

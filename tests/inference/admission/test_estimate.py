@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -15,22 +13,16 @@ from msgspec import structs
 
 from catalog.dialects.base import Operation
 from catalog.pricing import Price, Usage, nano_usd
-from config.credentials import Secret
 from inference.admission.estimate import affordable_tokens, output_bound, worst_case_nano
 from inference.requests import parsing
-from inference.routing.routes import Candidate
 from tests.support.inference.prices import sum_charges
-from tests.support.inference.routes import route
+from tests.support.inference.routes import candidate, route
 
 REQUEST = structs.replace(
     parsing.parse(Operation.CHAT, b'{"model":"a/b","messages":[{"role":"user","content":"Hi"}]}'),
     prompt_bound=1000,
     max_tokens=500,
 )
-
-
-def candidate(price: Price) -> Candidate:
-    return Candidate(replace(route("x"), price=price), Secret("s"), False, uuid.UUID(int=1))
 
 
 def priced(prompt: str, completion: str, **rates: str) -> Price:

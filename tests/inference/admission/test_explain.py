@@ -29,14 +29,18 @@ PRICE = {"prompt": "0.000001", "completion": "0.000002", "request": "0", "image"
 UNTRIED = {"state": "healthy", "failure_share": 0.0, "latency": None, "throughput": None}
 
 
-def asked(site: Site, *, key: str | None = None, host: str = "testserver", **body: Any) -> Response:
+def asked_of(site: Site, query: str, body: dict[str, Any], key: str | None = None) -> Response:
     request = APIRequestFactory().post(
-        "/api/v1/routing/explain",
-        json.dumps({**site.chat_body("Hi"), **body}),
+        f"/api/v1/routing/explain{query}",
+        json.dumps(body),
         content_type="application/json",
-        headers={"Authorization": f"Bearer {key or site.tenant.api_key}", "Host": host},
+        headers={"Authorization": f"Bearer {key or site.tenant.api_key}"},
     )
     return ExplanationViewSet.as_view({"post": "create"})(request)
+
+
+def asked(site: Site, *, key: str | None = None, **body: Any) -> Response:
+    return asked_of(site, "", {**site.chat_body("Hi"), **body}, key)
 
 
 def explained(site: Site, **body: Any) -> dict[str, Any]:
@@ -51,8 +55,8 @@ def explained(site: Site, **body: Any) -> dict[str, Any]:
 def test_explain_lists_candidates_in_order_and_excluded_endpoints(site: Site) -> None:
     site.allow_fallback()
     private = site.own()
-    public = site.publish(provider=site.another_provider("beta", name="Beta"))
-    site.publish(provider=site.another_provider("gamma", name="Gamma"))
+    public = site.publish(provider=site.another_provider("beta"))
+    site.publish(provider=site.another_provider("gamma"))
     bound = len('[{"role": "user", "content": "Hi"}]') + len("100")
     cost = (bound * 1000 + 100 * 2000) / 1e9
     parts = {
@@ -66,34 +70,31 @@ def test_explain_lists_candidates_in_order_and_excluded_endpoints(site: Site) ->
         "thought": 0,
         "units": {},
     }
+    both = {"model": "acme/falcon", "bound": parts, "health": UNTRIED}
     assert explained(site, max_tokens=100, provider={"ignore": ["gamma"]}) == {
         "requested": "acme/falcon",
         "model": "acme/falcon",
         "resolution": None,
         "candidates": [
             {
+                **both,
                 "order": 1,
                 "provider": "Acme AI",
                 "endpoint_id": str(private.pk),
                 "private": True,
-                "model": "acme/falcon",
                 "is_byok": True,
-                "price": {"prompt": "0", "completion": "0", "request": "0", "image": "0"},
+                "price": dict.fromkeys(PRICE, "0"),
                 "worst_case_cost": 0.0,
-                "bound": parts,
-                "health": UNTRIED,
             },
             {
+                **both,
                 "order": 2,
                 "provider": "Beta",
                 "endpoint_id": str(public.pk),
                 "private": False,
-                "model": "acme/falcon",
                 "is_byok": False,
                 "price": PRICE,
                 "worst_case_cost": cost,
-                "bound": parts,
-                "health": UNTRIED,
             },
         ],
         "excluded": [
@@ -172,7 +173,7 @@ def test_a_request_goes_to_the_explained_candidate(site: Site, body: dict[str, A
 
 def test_explain_lists_endpoints_excluded_by_forbidden_fallbacks(site: Site) -> None:
     for name in ("beta", "gamma", "delta"):
-        site.publish(provider=site.another_provider(name, name=name.title()))
+        site.publish(provider=site.another_provider(name))
     shown = explained(site, provider={"order": ["beta", "gamma"], "allow_fallbacks": False})
     assert [each["provider"] for each in shown["candidates"]] == ["Beta"]
     left = {each["provider"]: each["excluded_by"] for each in shown["excluded"]}
@@ -287,16 +288,6 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 
 
-def asked_of(site: Site, operation: str, body: dict[str, Any]) -> Response:
-    request = APIRequestFactory().post(
-        f"/api/v1/routing/explain?operation={operation}",
-        json.dumps(body),
-        content_type="application/json",
-        headers={"Authorization": f"Bearer {site.tenant.api_key}"},
-    )
-    return ExplanationViewSet.as_view({"post": "create"})(request)
-
-
 @pytest.mark.parametrize("operation", BODIES)
 def test_explain_reads_the_body_of_every_operation(site: Site, operation: str) -> None:
     site.model.output_modalities = [
@@ -304,7 +295,7 @@ def test_explain_reads_the_body_of_every_operation(site: Site, operation: str) -
     ]  # fmt: skip
     site.model.save_fields("output_modalities")
     site.publish()
-    answer = asked_of(site, operation, {"model": "falcon", **BODIES[operation]})
+    answer = asked_of(site, f"?operation={operation}", {"model": "falcon", **BODIES[operation]})
     assert answer.status_code == 200, answer.data
     data = answer.data["data"]
     assert [each["model"] for each in data["candidates"]] == ["acme/falcon"], data["excluded"]
@@ -317,14 +308,14 @@ def test_explain_reads_the_body_of_every_operation(site: Site, operation: str) -
 
 @pytest.mark.parametrize("operation", ["", "chat", "images/edits", "../chat", "%00"])
 def test_explain_refuses_an_unknown_operation(site: Site, operation: str) -> None:
-    answer = asked_of(site, operation, {"model": "falcon", **BODIES["responses"]})
+    answer = asked_of(site, f"?operation={operation}", {"model": "falcon", **BODIES["responses"]})
     assert answer.status_code == 400
     assert answer.data["error"]["metadata"]["fields"]["operation"].startswith("Must be one of")
 
 
 def test_explain_refuses_the_body_of_another_operation(site: Site) -> None:
     site.publish()
-    answer = asked_of(site, "embeddings", {"model": "falcon", **BODIES["rerank"]})
+    answer = asked_of(site, "?operation=embeddings", {"model": "falcon", **BODIES["rerank"]})
     assert answer.status_code == 400
     assert "input" in answer.data["error"]["message"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from decimal import Decimal
 from typing import Any
 
@@ -10,13 +9,12 @@ import pytest
 
 from billing import ledger
 from billing.models import Account, Meter, Transfer
-from catalog.dialects.base import Operation
 from catalog.pricing import usd
 from inference.admission.estimate import fee_nano
 from inference.models import Generation
-from inference.requests import parsing
 from tests.support import factories
 from tests.support.factories import Tenant
+from tests.support.inference.admitting import bound_of
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
 
@@ -32,10 +30,6 @@ def price_of_one(nano: str) -> Any:
     """Returns a price of ``nano`` nano-USD per prompt token and twice that per answer token."""
     rate = Decimal(nano).scaleb(-9)
     return factories.make_price(f"{rate:f}", f"{2 * rate:f}")
-
-
-def bound_of(body: dict[str, Any]) -> int:
-    return parsing.parse(Operation.CHAT, json.dumps(body).encode()).prompt_bound
 
 
 def available(tenant: Tenant) -> int:
@@ -143,13 +137,12 @@ def test_a_private_endpoint_falls_back_to_an_affordable_public_one(
     site.publish(provider=public, price=price_of_one("1000"))
     answer = site.chat()
     row = site.settled()
+    found = (answer.status_code, row.is_byok, row.cost_nano, len(row.attempts))
     if credits_usd:
-        assert answer.status_code == 200
-        assert (row.is_byok, row.cost_nano, len(row.attempts)) == (False, 10_000, 2)
+        assert found == (200, False, 10_000, 2)
         assert available(site.tenant) == credits_usd * 10**9 - 10_000
     else:
-        assert answer.status_code == 503
-        assert (row.is_byok, row.cost_nano, len(row.attempts)) == (True, 0, 1)
+        assert found == (503, True, 0, 1)
         assert row.hold_nano == 0
     assert len(site.dialled()) == len(row.attempts)
     assert_in_order()
@@ -212,8 +205,6 @@ def test_a_refused_fee_names_the_balance_and_the_fee(poor: Site, settings: Any) 
     ledger.grant(poor.tenant.organization.pk, fee - 1, actor="test")
     error = poor.post(body).json()["error"]
     assert (error["code"], error["metadata"]["limit"]) == (402, "balance")
-    assert (error["metadata"]["balance_usd"], error["metadata"]["estimate_usd"]) == (
-        usd(fee - 1),
-        usd(fee),
-    )
+    told = error["metadata"]
+    assert (told["balance_usd"], told["estimate_usd"]) == (usd(fee - 1), usd(fee))
     poor.assert_nothing_happened()

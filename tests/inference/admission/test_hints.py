@@ -11,7 +11,7 @@ from asgiref.sync import sync_to_async
 from django.db import connection, transaction
 
 from accounts.models import Organization
-from catalog.models import ModelEndpoint, PriceVersion
+from catalog.models import ModelEndpoint
 from inference.admission.copies import hints
 from inference.admission.copies.hints import VersionHints
 from inference.admission.copies.snapshots import Snapshots
@@ -33,6 +33,14 @@ async def until(is_met: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
+async def until_priced(snapshots: Snapshots, endpoint: ModelEndpoint) -> None:
+    def is_priced() -> bool:
+        routes = snapshots.catalog.routes.get("acme/falcon", ())
+        return [route.price_id for route in routes] == [endpoint.price_id]
+
+    await until(is_priced)
+
+
 async def change(write: Callable[[], object]) -> None:
     def write_and_close() -> None:
         write()
@@ -41,10 +49,8 @@ async def change(write: Callable[[], object]) -> None:
     await sync_to_async(write_and_close, thread_sensitive=False)()
 
 
-def set_price(endpoint: ModelEndpoint) -> None:
-    endpoint.price = PriceVersion.of(subject_id=endpoint.pk, price=factories.make_price("0.5"))
-    endpoint.price.save()
-    endpoint.save_fields("price")
+async def change_price(endpoint: ModelEndpoint) -> None:
+    await change(lambda: factories.set_price(endpoint, factories.make_price("0.5")))
 
 
 def listeners() -> list[int]:
@@ -80,10 +86,8 @@ def test_the_copy_of_the_catalogue_follows_a_price(endpoint: ModelEndpoint) -> N
     async def test(found: VersionHints, snapshots: Snapshots) -> None:
         await until(lambda: found.is_listening)
         await until(lambda: "acme/falcon" in snapshots.catalog.routes)
-        await change(lambda: set_price(endpoint))
-        await until(
-            lambda: snapshots.catalog.routes["acme/falcon"][0].price_id == endpoint.price_id
-        )
+        await change_price(endpoint)
+        await until_priced(snapshots, endpoint)
 
     run(test)
 
@@ -139,13 +143,8 @@ def test_a_lost_connection_is_opened_again(
         await change(cut)
         await until(lambda: not found.is_listening)
         await until(lambda: found.is_listening)
-        await change(lambda: set_price(endpoint))
-        await until(
-            lambda: (
-                "acme/falcon" in snapshots.catalog.routes
-                and snapshots.catalog.routes["acme/falcon"][0].price_id == endpoint.price_id
-            )
-        )
+        await change_price(endpoint)
+        await until_priced(snapshots, endpoint)
 
     run(test)
     assert "changes of versions are not heard any more" in caplog.text
@@ -160,10 +159,8 @@ def test_the_catalogue_is_polled_while_nothing_is_heard(
     async def test(found: VersionHints, snapshots: Snapshots) -> None:
         await until(lambda: "acme/falcon" in snapshots.catalog.routes)
         await until(lambda: "notifications do not arrive" in caplog.text)
-        await change(lambda: set_price(endpoint))
-        await until(
-            lambda: snapshots.catalog.routes["acme/falcon"][0].price_id == endpoint.price_id
-        )
+        await change_price(endpoint)
+        await until_priced(snapshots, endpoint)
         assert not found.is_listening
 
     run(test)
@@ -186,9 +183,9 @@ def test_an_unexpected_error_ends_no_task(
         await until(lambda: found.is_listening)
         while failures:
             left = len(failures)
-            await change(lambda: set_price(endpoint))
+            await change_price(endpoint)
             await until(lambda left=left: len(failures) < left)  # type: ignore[misc]
-        await change(lambda: set_price(endpoint))
+        await change_price(endpoint)
         await until(lambda: "acme/falcon" in snapshots.catalog.routes)
 
     run(test)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -12,15 +10,14 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from catalog.dialects.base import Operation, Reply
-from catalog.pricing import Price, Usage, cost_nano
+from catalog.pricing import Usage, cost_nano
 from catalog.pricing.contract import InvalidPricing
-from config.credentials import Secret
 from inference.admission.estimate import affordable_tokens, worst_case_nano
 from inference.exchange.tally import Tally
 from inference.requests import parsing
 from inference.routing.routes import Candidate
 from tests.support.inference.prices import pricings, read_pricing
-from tests.support.inference.routes import route
+from tests.support.inference.routes import candidate
 
 BASE = parsing.parse(Operation.CHAT, b'{"model":"a/b","messages":[{"role":"user","content":"Hi"}]}')
 LINES: list[dict[str, Any]] = [
@@ -49,10 +46,6 @@ CLAIMED = st.builds(
     citations=SMALL, research=SMALL,
     image_variant=st.sampled_from(("", "1024x1024/low", "1024x1024/high", "9x9")),
 )  # fmt: skip
-
-
-def candidate(price: Price) -> Candidate:
-    return Candidate(replace(route("x"), price=price), Secret("s"), False, uuid.UUID(int=1))
 
 
 # What a model does by itself, with the most that it may do.
@@ -130,27 +123,25 @@ def test_affordable_output_fits_under_tiers_and_one_more_token_does_not(
         assert worst_case_nano(request, chosen, max_tokens=tokens + 1) > available
 
 
+def with_override(**override: Any) -> Candidate:
+    return candidate(read_pricing({"overrides": [override]}))
+
+
 def test_a_tier_counts_once_the_bound_of_the_prompt_reaches_it() -> None:
-    chosen = candidate(
-        read_pricing({"overrides": [{"min_prompt_tokens": 1000, "prompt": "5", "completion": "7"}]})
-    )
+    chosen = with_override(min_prompt_tokens=1000, prompt="5", completion="7")
     for bound, nano in ((999, 999 + 20), (1000, 1000 + 20), (1001, 5005 + 70)):
         request = structs.replace(BASE, prompt_bound=bound, max_tokens=10)
         assert worst_case_nano(request, chosen) == nano * 10**9
 
 
 def test_a_window_counts_always_because_time_passes_before_admission() -> None:
-    chosen = candidate(
-        read_pricing({"overrides": [{"utc_start": 100, "utc_end": 200, "prompt": "5"}]})
-    )
+    chosen = with_override(utc_start=100, utc_end=200, prompt="5")
     request = structs.replace(BASE, prompt_bound=10, max_tokens=0)
     assert worst_case_nano(request, chosen) == 50 * 10**9
     assert cost_nano(chosen.route.price, Usage(10, 0), 0) == 10 * 10**9
 
 
 def test_a_window_counts_for_a_prompt_of_no_tokens_too() -> None:
-    chosen = candidate(
-        read_pricing({"overrides": [{"utc_start": 100, "utc_end": 200, "completion": "7"}]})
-    )
+    chosen = with_override(utc_start=100, utc_end=200, completion="7")
     request = structs.replace(BASE, prompt_bound=0, max_tokens=1)
     assert worst_case_nano(request, chosen) == 7 * 10**9

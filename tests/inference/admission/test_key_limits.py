@@ -5,7 +5,6 @@ A spent limit is refused with 403; a remainder that does not cover the request w
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,36 +16,19 @@ from django.utils import timezone
 from accounts.models import ApiKey, LimitReset
 from billing import ledger
 from billing.models import Account, Meter, Transfer
-from catalog.dialects.base import Operation
 from catalog.models import ModelEndpoint
 from catalog.pricing import usd
 from inference.models import Generation
-from inference.requests import parsing
 from tests.support import factories
+from tests.support.governance import stamp
+from tests.support.inference.admitting import bound_of
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
-
-
-@pytest.fixture
-def key(site: Site) -> ApiKey:
-    """Publishes a model and returns the tenant's inference key."""
-    site.publish(price=factories.make_price("0.000001", "0.000001"))
-    found: ApiKey = ApiKey.objects.get(name="inference")
-    return found
 
 
 def spend(site: Site, key: ApiKey, **fields: Any) -> Generation:
     endpoint = ModelEndpoint.objects.get()
     return factories.make_generation(site.tenant, api_key=key, model_endpoint=endpoint, **fields)
-
-
-def bound_of(body: dict[str, Any]) -> int:
-    """Returns the upper bound of prompt tokens; a token costs 1,000 nano-USD in these tests."""
-    return parsing.parse(Operation.CHAT, json.dumps(body).encode()).prompt_bound
-
-
-def stamp(moment: datetime) -> str:
-    return moment.isoformat().replace("+00:00", "Z")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +76,6 @@ def test_a_budget_refusal_names_the_affordable_tokens(site: Site, key: ApiKey) -
     key.edit(limit_nano=1000 * (prompt + 20))
     answer = site.post(body)
     assert answer.status_code == 402
-    limit = usd(1000 * (prompt + 20))
     assert answer.json() == {
         "error": {
             "code": 402,
@@ -108,7 +89,7 @@ def test_a_budget_refusal_names_the_affordable_tokens(site: Site, key: ApiKey) -
                 "limit": "key_limit",
                 "budget": {
                     "scope": "key_limit",
-                    "limit_usd": limit,
+                    "limit_usd": usd(1000 * (prompt + 20)),
                     "spend_usd": 0,
                     "held_usd": 0,
                     "resets_at": None,
@@ -189,8 +170,8 @@ def test_a_spent_limit_is_explained_and_sends_nothing(site: Site, key: ApiKey) -
     now = timezone.now()
     spend(site, key, cost_nano=2_000_000_000, created_at=now)
     resets_at = stamp(LimitReset.DAILY.ends_at(now))
-    for body in ({"stream": False}, {"stream": True}):
-        answer = site.chat(**body)
+    for stream in (False, True):
+        answer = site.chat(stream=stream)
         assert answer.status_code == 403
         assert answer.json() == {
             "error": {
@@ -306,10 +287,8 @@ def test_keys_of_one_batch_are_decided_separately(site: Site, key: ApiKey) -> No
     spend(site, left, cost_nano=10)
     wanted = [(site.tenant.api_key, 403), (free.reveal(), 200), (roomy.reveal(), 200)] * 8
 
-    def ask(secret: str) -> int:
-        return site.post(site.chat_body(), key=secret).status_code
+    def ask(case: tuple[str, int]) -> tuple[str, int]:
+        return case[0], site.post(site.chat_body(), key=case[0]).status_code
 
     with ThreadPoolExecutor(24) as pool:
-        assert list(pool.map(ask, [secret for secret, _ in wanted])) == [
-            status for _, status in wanted
-        ]
+        assert list(pool.map(ask, wanted)) == wanted

@@ -19,15 +19,12 @@ from django.utils import timezone
 from billing.models import Account, Excess, Meter, Transfer
 from catalog.dialects.base import Operation
 from config.api.errors import Unauthenticated
-from config.secrets import digest_api_key
-from inference.admission.admit import AdmissionStore
-from inference.admission.decide import Admission, AdmissionRequest
+from inference.admission.decide import Admission
 from inference.models import EndpointHealth, Generation, Journal
-from inference.requests import parsing
-from inference.requests.parsing import InferenceRequest
 from inference.routing.health import AttemptOutcome, HealthTable, subject_of
 from inference.settlement.sweeper import sweep
 from tests.support import factories
+from tests.support.inference.admitting import entry_of, parsed, worker
 from tests.support.inference.endings import Ending, assert_ended, connected, hang_up, read_until
 from tests.support.inference.site import (
     OPERATOR_SECRET,
@@ -39,7 +36,7 @@ from tests.support.inference.site import (
 )
 from tests.support.ledger import assert_in_order
 from tests.support.simulator.behaviours import BEHAVIOURS, ScriptedReply
-from tests.support.simulator.protocol import Request, Script, Signal
+from tests.support.simulator.protocol import Request, Script, Signal, http_response
 
 CREDITS = 1_000 * 10**9
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
@@ -57,10 +54,12 @@ def taught(monkeypatch: pytest.MonkeyPatch) -> Teach:
     return teach
 
 
-def plain(raw: bytes) -> bytes:
-    """Returns a JSON body as an HTTP response in bytes."""
-    head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(raw)}"
-    return head.encode() + b"\r\n\r\n" + raw
+def plain(body: dict[str, Any]) -> Script:
+    return (http_response(200, json.dumps(body).encode()),)
+
+
+def refusing(status: int) -> Script:
+    return (f"HTTP/1.1 {status} No\r\ncontent-length: 0\r\n\r\n".encode(),)
 
 
 def answer(request: Request, **changes: Any) -> dict[str, Any]:
@@ -75,10 +74,6 @@ def event(content: str, **members: Any) -> bytes:
     choice = {"index": 0, "delta": {"content": content}, "finish_reason": None}
     body = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m"}
     return b"data: " + json.dumps({**body, "choices": [choice], **members}).encode() + b"\n\n"
-
-
-def parsed(body: dict[str, Any], operation: Operation = Operation.CHAT) -> InferenceRequest:
-    return parsing.parse(operation, json.dumps(body).encode())
 
 
 def available(site: Site) -> int:
@@ -255,9 +250,8 @@ def test_failures_of_an_own_credential_leave_the_shared_endpoint_healthy(site: S
     shared = site.publish("sim-flaky:6")
     own = factories.make_credential(site.tenant, site.provider, is_byok_only=True)
     assert [site.chat().status_code for _ in range(7)] == [503] * 6 + [200]
-    assert {request.headers["authorization"] for request in site.dialled()} == {
-        f"Bearer {TENANT_SECRET}"
-    }
+    used = {request.headers["authorization"] for request in site.dialled()}
+    assert used == {f"Bearer {TENANT_SECRET}"}
     subject = subject_of(shared.pk, own.pk)
     site.eventually(lambda: health(site).get(subject) == (1, 6))
     assert shared.pk not in health(site)
@@ -271,10 +265,16 @@ def good_for(secret: str) -> Callable[[Request], Script]:
 
     def script(request: Request) -> Script:
         if request.headers["authorization"] == f"Bearer {secret}":
-            return (plain(json.dumps(ScriptedReply.to(request).plain()).encode()),)
-        return (b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n",)
+            return plain(ScriptedReply.to(request).plain())
+        return refusing(503)
 
     return script
+
+
+def publish_beta(site: Site) -> None:
+    """Publishes the model at a dearer provider, which is asked next."""
+    dear = factories.make_price("0.001", "0.001")
+    site.publish(provider=site.another_provider("beta"), price=dear)
 
 
 def who_answers(site: Site, key: str, **fields: Any) -> tuple[str, bool, int]:
@@ -291,8 +291,7 @@ def test_a_failing_operator_credential_does_not_affect_a_working_own_credential(
     site: Site, taught: Teach
 ) -> None:
     site.publish(taught(good_for(TENANT_SECRET)))
-    dear = factories.make_price("0.001", "0.001")
-    site.publish(provider=site.another_provider("beta", name="Beta"), price=dear)
+    publish_beta(site)
     stranger = factories.make_tenant("Stranger")
     factories.make_credential(stranger, site.provider)
     mine, theirs = site.tenant.api_key, stranger.api_key
@@ -305,8 +304,7 @@ def test_a_failing_operator_credential_does_not_affect_a_working_own_credential(
 
 def test_a_failing_own_credential_does_not_affect_other_tenants(site: Site, taught: Teach) -> None:
     site.publish(taught(good_for(OPERATOR_SECRET)))
-    dear = factories.make_price("0.001", "0.001")
-    site.publish(provider=site.another_provider("beta", name="Beta"), price=dear)
+    publish_beta(site)
     stranger = factories.make_tenant("Stranger")
     factories.make_credential(stranger, site.provider)
     site.eventually(lambda: who_answers(site, stranger.api_key, max_tokens=5) == ("Beta", False, 1))
@@ -316,7 +314,7 @@ def test_a_failing_own_credential_does_not_affect_other_tenants(site: Site, taug
 def test_an_unhealthy_private_endpoint_is_no_longer_tried_first(site: Site) -> None:
     site.allow_fallback()
     site.own("sim-status:503")
-    site.publish(provider=site.another_provider("beta", name="Beta"))
+    site.publish(provider=site.another_provider("beta"))
     assert who_answers(site, site.tenant.api_key) == ("Beta", False, 2)
     site.eventually(lambda: who_answers(site, site.tenant.api_key) == ("Beta", False, 1))
 
@@ -330,22 +328,16 @@ def test_an_inconclusive_probe_is_followed_by_another_probe(
     def script(request: Request) -> Script:
         calls.append(request)
         if len(calls) <= 5:
-            return (b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n",)
+            return refusing(503)
         if len(calls) > 6:
-            return (plain(json.dumps(ScriptedReply.to(request).plain()).encode()),)
-        return (
-            (Signal.STALL,)
-            if leaves
-            else (b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n",)
-        )
+            return plain(ScriptedReply.to(request).plain())
+        return (Signal.STALL,) if leaves else refusing(400)
 
     site.publish(taught(script))
-    dear = factories.make_price("0.001", "0.001")
-    site.publish(provider=site.another_provider("beta", name="Beta"), price=dear)
+    publish_beta(site)
     body = site.chat_body(max_tokens=5)
-    for _ in range(5):
+    for _ in range(6):
         assert site.post(body).json()["provider"] == "Beta"
-    assert site.post(body).json()["provider"] == "Beta"
     assert len(calls) == 5
     time.sleep(5)
     if leaves:
@@ -362,21 +354,18 @@ def test_a_refused_request_leaves_the_probe_to_the_next_request(site: Site) -> N
     endpoint = site.publish()
     key = site.tenant.organization.api_keys.get(is_management=False)
     table, now = HealthTable(), time.time() - 10
-    entry = AdmissionRequest(
-        digest_api_key(site.tenant.api_key), parsed(site.chat_body()), "request-1"
-    )
+    entry = entry_of(site)
 
     async def run() -> Sequence[Admission | BaseException]:
-        store = AdmissionStore(table)
-        [first] = await store.admit([entry])
-        for _ in range(5):
-            table.record(endpoint.pk, AttemptOutcome.FAILURE, now=now)
-        table.health(endpoint.pk, now)
-        await sync_to_async(key.edit)(disabled=True)
-        [second] = await store.admit([entry])
-        await sync_to_async(key.edit)(disabled=False)
-        third = await store.admit([entry, entry])
-        await store.close()
+        async with worker(table) as (store, _):
+            [first] = await store.admit([entry])
+            for _ in range(5):
+                table.record(endpoint.pk, AttemptOutcome.FAILURE, now=now)
+            table.health(endpoint.pk, now)
+            await sync_to_async(key.edit)(disabled=True)
+            [second] = await store.admit([entry])
+            await sync_to_async(key.edit)(disabled=False)
+            third = await store.admit([entry, entry])
         await sync_to_async(connections.close_all)()
         return first, second, *third
 
@@ -425,7 +414,7 @@ def test_the_sweeper_keeps_a_generation_whose_settlement_is_retried(site: Site) 
 
 
 def test_a_blank_answer_costs_nothing(site: Site, taught: Teach) -> None:
-    site.publish(taught(lambda request: (plain(json.dumps(answer(request)).encode()),)))
+    site.publish(taught(lambda request: plain(answer(request))))
     answered = site.chat(max_tokens=100)
     assert (answered.status_code, answered.json()["usage"]["cost"]) == (200, 0)
     assert_free(site, site.settled(), "completed")
@@ -437,7 +426,7 @@ def test_an_answer_that_ended_in_an_error_reports_a_cost_of_zero(site: Site, tau
     def script(request: Request) -> Script:
         body = answer(request, usage=usage)
         body["choices"][0]["finish_reason"] = "error"
-        return (plain(json.dumps(body).encode()),)
+        return plain(body)
 
     site.publish(taught(script))
     shown = site.chat(max_tokens=100).json()["usage"]
@@ -459,7 +448,8 @@ def test_an_infinite_number_in_the_usage_does_not_change_the_charge(
         if not stream:
             body = ScriptedReply.to(request).plain()
             del body["usage"]
-            return (plain(json.dumps(body).encode()[:-1] + b',"usage":' + usage + b"}"),)
+            raw = json.dumps(body).encode()[:-1] + b',"usage":' + usage + b"}"
+            return (http_response(200, raw),)
         last = b'data: {"id":"x","choices":[],"usage":' + usage + b"}\n\ndata: [DONE]\n\n"
         stop = {"index": 0, "delta": {}, "finish_reason": "stop"}
         return (STREAM + event("hi") + event("", choices=[stop]) + last, Signal.CLOSE)
@@ -473,11 +463,8 @@ def test_an_infinite_number_in_the_usage_does_not_change_the_charge(
         shown = events[-2]["usage"]
     else:
         shown = answered.json()["usage"]
-    assert {name: shown[name] for name in ("prompt_tokens", "completion_tokens", "cost")} == {
-        "prompt_tokens": 5,
-        "completion_tokens": 7,
-        "cost": 0.000019,
-    }
+    expected = {"prompt_tokens": 5, "completion_tokens": 7, "cost": 0.000019}
+    assert {name: shown[name] for name in expected} == expected
     row = site.settled()
     assert (row.status, row.finish_reason, row.is_estimated) == ("completed", "stop", False)
     assert (row.prompt_tokens, row.completion_tokens, row.cost_nano) == (5, 7, 19_000)
@@ -486,8 +473,7 @@ def test_an_infinite_number_in_the_usage_does_not_change_the_charge(
 
 
 @pytest.mark.parametrize(
-    ("listed", "has_own_credential"),
-    [(["service_tier", "store"], False), ([], True)],
+    ("listed", "has_own_credential"), [(["service_tier", "store"], False), ([], True)]
 )
 def test_parameters_that_raise_the_operators_cost_are_sent_if_listed_or_paid(
     site: Site, listed: list[str], *, has_own_credential: bool
@@ -554,16 +540,13 @@ def test_a_failed_attempt_charges_no_prompt(site: Site) -> None:
     assert_in_order()
 
 
-def admit(site: Site, body: dict[str, Any]) -> Admission:
+def admit(site: Site, **fields: Any) -> Admission:
     """Admits a request without settling it, like a worker that dies after admission."""
 
     async def run() -> Admission | BaseException:
-        store = AdmissionStore(HealthTable())
-        [found] = await store.admit(
-            [AdmissionRequest(digest_api_key(site.tenant.api_key), parsed(body), "request-1")]
-        )
-        await store.close()
-        return found
+        async with worker() as (store, _):
+            [found] = await store.admit([entry_of(site, **fields)])
+            return found
 
     admission = asyncio.run(run())
     assert isinstance(admission, Admission)
@@ -572,8 +555,7 @@ def admit(site: Site, body: dict[str, Any]) -> Admission:
 
 def test_a_cost_beyond_bigint_still_ends_its_hold(site: Site) -> None:
     site.publish()
-    body = site.chat_body(max_tokens=100)
-    lost, other = (admit(site, body).generation_id for _ in range(2))
+    lost, other = (admit(site, max_tokens=100).generation_id for _ in range(2))
     old = timezone.now() - timedelta(hours=1)
     assert Journal.objects.update(beat_at=old) == 2
     # 2**62 tokens at 2,000 nano-USD each exceed a BIGINT.
@@ -581,10 +563,8 @@ def test_a_cost_beyond_bigint_still_ends_its_hold(site: Site) -> None:
     assert available(site) == CREDITS - 2 * Generation.objects.get(pk=lost).hold_nano
     assert sweep() == 2
     rows = {row.pk: row for row in Generation.objects.all()}
-    assert {key: row.error_type for key, row in rows.items()} == {
-        lost: "unchargeable",
-        other: "abandoned",
-    }
+    errors = {key: row.error_type for key, row in rows.items()}
+    assert errors == {lost: "unchargeable", other: "abandoned"}
     for row in rows.values():
         assert_free(site, row, "failed")
     assert (sweep(), Journal.objects.exists()) == (0, False)
@@ -592,7 +572,7 @@ def test_a_cost_beyond_bigint_still_ends_its_hold(site: Site) -> None:
 
 def test_a_sweep_charges_at_most_the_hold(site: Site) -> None:
     site.publish()
-    found = admit(site, site.chat_body(max_tokens=100))
+    found = admit(site, max_tokens=100)
     old = timezone.now() - timedelta(hours=1)
     # At 2,000 nano-USD per token this exceeds the hold; no worker writes such a journal.
     Journal.objects.update(prompt_tokens=0, completion_tokens=CREDITS // 2_000, beat_at=old)
@@ -609,8 +589,7 @@ def test_the_sweeper_charges_the_images_of_an_abandoned_generation(site: Site) -
     site.publish(price=factories.make_price("0.000001", "0.000002", image="0.001"))
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     content = [{"type": "text", "text": "one"}, image, image]
-    messages = [{"role": "user", "content": content}]
-    found = admit(site, site.chat_body(messages=messages, max_tokens=100))
+    found = admit(site, content=content, max_tokens=100)
     old = timezone.now() - timedelta(hours=1)
     Journal.objects.update(prompt_tokens=5, completion_tokens=7, beat_at=old)
     assert sweep() == 1
@@ -639,10 +618,8 @@ def test_a_free_model_is_served_while_holds_exceed_a_lowered_limit(site: Site) -
         site.upstream.release()
         assert paid.result().status_code == 200
     site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
-    assert sorted(Generation.objects.values_list("hold_nano", "cost_nano")) == [
-        (0, 0),
-        (hold, 10_000),
-    ]
+    costs = sorted(Generation.objects.values_list("hold_nano", "cost_nano"))
+    assert costs == [(0, 0), (hold, 10_000)]
     meter = Meter.objects.get(subject_id=key.pk)
     assert (meter.cost, meter.held_cost, meter.requests) == (10_000, 0, 2)
     # A spent limit refuses free models too.

@@ -84,9 +84,7 @@ def test_a_known_key_is_believed_until_an_admission_refuses_it(
     run(scenario)
 
 
-def test_a_key_is_looked_up_again_unless_admissions_confirm_it(
-    tenant: Tenant, digests: KeyDigests, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_is_looked_up_again_unless_admissions_confirm_it(digests: KeyDigests) -> None:
     async def scenario(recognizer: Recognizer) -> None:
         key = await recognizer.recognize(digests)
         key.confirmed_at -= recognition._BELIEVED_SECONDS + 1
@@ -108,9 +106,8 @@ def test_a_key_works_as_soon_as_it_is_enabled_again(tenant: Tenant, digests: Key
     run(scenario)
 
 
-def test_an_unknown_key_is_remembered_for_a_moment(
-    tenant: Tenant, digests: KeyDigests, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("transactional_db")
+def test_an_unknown_key_is_remembered_for_a_moment() -> None:
     unknown = make_up()
 
     async def scenario(recognizer: Recognizer) -> None:
@@ -127,7 +124,7 @@ def test_an_unknown_key_is_remembered_for_a_moment(
 
 
 def test_strangers_fill_a_bounded_memory_and_displace_no_known_key(
-    tenant: Tenant, digests: KeyDigests, monkeypatch: pytest.MonkeyPatch
+    digests: KeyDigests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recognition, "_REFUSED", 10)
 
@@ -159,7 +156,7 @@ def test_keys_beyond_the_memory_are_looked_up(
 
 
 def test_strangers_wait_in_a_bounded_queue_and_known_keys_in_another(
-    tenant: Tenant, digests: KeyDigests, monkeypatch: pytest.MonkeyPatch
+    digests: KeyDigests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recognition, "_WAITING", 2)
 
@@ -172,12 +169,8 @@ def test_strangers_wait_in_a_bounded_queue_and_known_keys_in_another(
             await asyncio.wait(strangers, return_when=asyncio.FIRST_COMPLETED)
             assert [each.done() for each in strangers] == [False, False, True]
         found: list[object] = await asyncio.gather(*strangers, known, return_exceptions=True)
-        assert [type(each) for each in found] == [
-            Unauthenticated,
-            Unauthenticated,
-            Unavailable,
-            RecognizedKey,
-        ]
+        types = [Unauthenticated, Unauthenticated, Unavailable, RecognizedKey]
+        assert [type(each) for each in found] == types
         refusal = found[2]
         assert isinstance(refusal, GatewayError)
         assert (refusal.status, refusal.headers) == (503, {"Retry-After": "1"})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -18,29 +17,26 @@ from django.utils import timezone
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounts.models import ApiKey, Guardrail, LimitReset
+from accounts.models import ApiKey, LimitReset
 from billing.budgets import Budget, MeterReading, Scope
 from billing.models import Account, Meter
 from billing.rate_limits import LimitScope, Rate, RateRule
-from catalog.dialects.base import Operation
 from catalog.pricing import NANO
 from config.api.errors import GatewayError, PaymentRequired, Unavailable
 from config.database.pool import find_pool
 from config.secrets import digest_api_key
 from config.server.batching.waits import Blocked
-from inference.admission.admit import AdmissionStore
 from inference.admission.authority import AuthorityReader
 from inference.admission.budgets import Budgets
 from inference.admission.copies.organizations import OrganizationCopy
 from inference.admission.copies.snapshots import Snapshots
 from inference.admission.decide import Admission, AdmissionRequest
 from inference.models import Generation
-from inference.requests import parsing
-from inference.routing.health import HealthTable
-from inference.settlement.settle import Settlement, SettlementStore
+from inference.settlement.settle import Settlement
 from inference.store import DataPlaneConnection, run_in_thread
 from tests.support import factories
-from tests.support.governance import make_member
+from tests.support.governance import make_guardrail, make_member
+from tests.support.inference.admitting import cancel, entry_of, worker
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
 from tests.support.suite.tiers import count_examples
@@ -55,8 +51,7 @@ def admitted(site: Site, count: int, monkeypatch: pytest.MonkeyPatch, **fields: 
 
     Statements of the site's own service, which runs on another event loop, are not counted.
     """
-    request = parsing.parse(Operation.CHAT, json.dumps(site.chat_body(**fields)).encode())
-    digest = digest_api_key(site.tenant.api_key)
+    entry = entry_of(site, **fields)
     statements: list[int] = []
     loops: list[asyncio.AbstractEventLoop] = []
     execute = DataPlaneConnection.execute
@@ -68,18 +63,16 @@ def admitted(site: Site, count: int, monkeypatch: pytest.MonkeyPatch, **fields: 
 
     async def run() -> None:
         loops.append(asyncio.get_running_loop())
-        store, settlements = AdmissionStore(HealthTable()), SettlementStore()
-        for _ in range(count):
-            monkeypatch.setattr(DataPlaneConnection, "execute", counted)
-            statements.append(0)
-            [found] = await store.admit([AdmissionRequest(digest, request, "r")])
-            monkeypatch.undo()
-            if isinstance(found, Admission):
-                await settlements.store([Settlement(found.generation_id, "cancelled")])
-            elif isinstance(found, GatewayError):
-                statements[-1] = -statements[-1]
-        await store.close()
-        await settlements.close()
+        async with worker() as (store, settlements):
+            for _ in range(count):
+                monkeypatch.setattr(DataPlaneConnection, "execute", counted)
+                statements.append(0)
+                [found] = await store.admit([entry])
+                monkeypatch.undo()
+                if isinstance(found, Admission):
+                    await cancel(settlements, found)
+                elif isinstance(found, GatewayError):
+                    statements[-1] = -statements[-1]
 
     asyncio.run(run())
     return statements
@@ -110,32 +103,25 @@ def test_a_refusal_reads_everything_from_the_database(
 
 def test_a_stored_generation_is_admitted_if_another_of_its_batch_fails(site: Site) -> None:
     site.publish()
-    other = factories.make_tenant()
-    request = parsing.parse(Operation.CHAT, json.dumps(site.chat_body()).encode())
-    entries = [
-        AdmissionRequest(digest_api_key(tenant.api_key), request, "r")
-        for tenant in (site.tenant, other)
-    ]
+    entries = [entry_of(site), entry_of(site, factories.make_tenant().api_key)]
     given = connection.get_connection_params()
     where = {name: given[name] for name in ("host", "port", "user", "password") if name in given}
     where["database"] = given["dbname"]
     admitted: list[Any] = []
 
     async def run() -> None:
-        store, settlements = AdmissionStore(HealthTable()), SettlementStore()
-        for found in await store.admit(entries):
-            assert isinstance(found, Admission)
-            await settlements.store([Settlement(found.generation_id, "cancelled")])
-        # The second key has changed, and the lock prevents a new reading.
-        changing, blocking = [await asyncpg.connect(**where) for _ in range(2)]
-        await changing.execute(
-            "UPDATE accounts_apikey SET name = 'another' WHERE digest = $1", entries[1].key_digest
-        )
-        async with blocking.transaction():
-            await blocking.execute("LOCK TABLE accounts_memberassignment")
-            admitted.extend(await store.admit(entries))
-        for each in (changing, blocking, store, settlements):
-            await each.close()
+        async with worker() as (store, settlements):
+            for found in await store.admit(entries):
+                await cancel(settlements, found)
+            # The second key has changed, and the lock prevents a new reading.
+            changing, blocking = [await asyncpg.connect(**where) for _ in range(2)]
+            text = "UPDATE accounts_apikey SET name = 'another' WHERE digest = $1"
+            await changing.execute(text, entries[1].key_digest)
+            async with blocking.transaction():
+                await blocking.execute("LOCK TABLE accounts_memberassignment")
+                admitted.extend(await store.admit(entries))
+            for each in (changing, blocking):
+                await each.close()
 
     asyncio.run(run())
     first, second = admitted
@@ -169,9 +155,7 @@ def test_an_organization_without_funds_costs_its_neighbours_in_the_batch_nothing
     """The batch leaves out the organization and stores its neighbours with one statement."""
     site.publish(price=factories.make_price("0.000001", "0.000001"))
     tenants = [site.tenant, factories.make_tenant("Poor"), factories.make_tenant("Rich")]
-    body = json.dumps(site.chat_body(max_tokens=16)).encode()
-    request = parsing.parse(Operation.CHAT, body)
-    entries = [AdmissionRequest(digest_api_key(each.api_key), request, "r") for each in tenants]
+    entries = [entry_of(site, each.api_key, max_tokens=16) for each in tenants]
     organizations = [each.organization.pk for each in tenants]
     funds = Account.objects.filter(kind="credits").order_by("organization__name")
     spent = factories.make_generation(tenants[1], status="pending")
@@ -180,24 +164,21 @@ def test_an_organization_without_funds_costs_its_neighbours_in_the_batch_nothing
         factories.place_hold(spent, funds.get(organization=tenants[1].organization).available)
 
     async def run() -> tuple[list[Any], Any]:
-        store, settlements = AdmissionStore(HealthTable()), SettlementStore()
-        for found in await store.admit(entries, organizations):
-            assert isinstance(found, Admission)
-            await settlements.store([Settlement(found.generation_id, "cancelled")])
-        # The worker remembers readings of all three, by which each of them can pay.
-        await run_in_thread(spend_all)
-        batch = await store.admit(entries, organizations)
-        [alone] = await store.admit(entries[1:2], organizations[1:2])
-        await store.close()
-        await settlements.close()
-        return list(batch), alone
+        async with worker() as (store, settlements):
+            for found in await store.admit(entries, organizations):
+                await cancel(settlements, found)
+            # The worker remembers readings of all three, by which each of them can pay.
+            await run_in_thread(spend_all)
+            batch = await store.admit(entries, organizations)
+            [alone] = await store.admit(entries[1:2], organizations[1:2])
+            return list(batch), alone
 
     (first, poor, last), alone = asyncio.run(run())
     assert isinstance(first, Admission)
     assert isinstance(last, Admission)
     assert type(poor) is Blocked
     assert isinstance(alone, PaymentRequired)
-    hold = 1000 * (request.prompt_bound + 16)
+    hold = 1000 * (entries[0].request.prompt_bound + 16)
     stored = Generation.objects.filter(status="pending").exclude(pk=spent.pk)
     assert dict(stored.values_list("pk", "hold_nano")) == {
         first.generation_id: hold,
@@ -220,17 +201,16 @@ def test_a_change_of_a_remembered_key_takes_effect_on_the_next_request(
     key.save_fields("creator")
     assert [site.chat().status_code for _ in range(2)] == [200, 200]
     site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    keys = ApiKey.objects.filter(pk=key.pk)
     match change:
         case "limit":
-            ApiKey.objects.filter(pk=key.pk).update(limit_nano=1)
+            keys.update(limit_nano=1)
         case "expiry":
-            ApiKey.objects.filter(pk=key.pk).update(expires_at=datetime(2020, 1, 1, tzinfo=UTC))
+            keys.update(expires_at=datetime(2020, 1, 1, tzinfo=UTC))
         case "disabled":
-            ApiKey.objects.filter(pk=key.pk).update(disabled=True)
+            keys.update(disabled=True)
         case "member":
-            closed = Guardrail.objects.create_guardrail(
-                workspace=site.tenant.workspace, name="closed", allowed_providers=["other"]
-            )
+            closed = make_guardrail(site.tenant.workspace, allowed_providers=["other"])
             closed.assign_members([key.creator], by="test")
     refused = site.chat()
     assert refused.status_code in (401, 403, 404)
@@ -239,32 +219,28 @@ def test_a_change_of_a_remembered_key_takes_effect_on_the_next_request(
     if change == "member":
         closed.unassign_members([key.creator])
     else:
-        ApiKey.objects.filter(pk=key.pk).update(limit_nano=None, expires_at=None, disabled=False)
+        keys.update(limit_nano=None, expires_at=None, disabled=False)
     assert site.chat().status_code == 200
 
 
 def test_a_spent_budget_refuses_free_requests_in_every_worker(site: Site) -> None:
     endpoint = site.publish(price=factories.make_price("0", "0"))
     ApiKey.objects.filter(name="inference").update(limit_nano=10**6)
-    request = parsing.parse(Operation.CHAT, json.dumps(site.chat_body()).encode())
-    entry = AdmissionRequest(digest_api_key(site.tenant.api_key), request, "r")
+    entry = entry_of(site)
 
     def spend_the_limit() -> None:
         factories.make_generation(site.tenant, cost_nano=10**6, model_endpoint=endpoint)
 
     async def run() -> list[str]:
         found = []
-        first, second = AdmissionStore(HealthTable()), AdmissionStore(HealthTable())
-        settlements = SettlementStore()
-        for store, is_last in ((first, False), (second, True), (first, False), (second, False)):
-            [one] = await store.admit([entry])
-            found.append(type(one).__name__)
-            if isinstance(one, Admission):
-                await settlements.store([Settlement(one.generation_id, "completed")])
-            if is_last:
-                await run_in_thread(spend_the_limit)
-        for store in (first, second, settlements):
-            await store.close()
+        async with worker() as (first, settlements), worker() as (second, _):
+            for store, is_last in ((first, False), (second, True), (first, False), (second, False)):
+                [one] = await store.admit([entry])
+                found.append(type(one).__name__)
+                if isinstance(one, Admission):
+                    await settlements.store([Settlement(one.generation_id, "completed")])
+                if is_last:
+                    await run_in_thread(spend_the_limit)
         return found
 
     assert asyncio.run(run()) == ["Admission", "Admission", "LimitSpent", "LimitSpent"]
@@ -272,22 +248,17 @@ def test_a_spent_budget_refuses_free_requests_in_every_worker(site: Site) -> Non
 
 def test_two_workers_run_no_more_requests_at_once_than_a_limit_allows(site: Site) -> None:
     site.publish()
-    key = ApiKey.objects.get(name="inference")
-    key.edit(rate_limits={"concurrent_requests": 2})
-    request = parsing.parse(Operation.CHAT, json.dumps(site.chat_body()).encode())
-    entry = AdmissionRequest(digest_api_key(site.tenant.api_key), request, "r")
+    ApiKey.objects.get(name="inference").edit(rate_limits={"concurrent_requests": 2})
+    entry = entry_of(site)
 
     async def run() -> list[str]:
-        first, second = AdmissionStore(HealthTable()), AdmissionStore(HealthTable())
-        settlements = SettlementStore()
-        # From then on the second worker remembers one request that runs.
-        [over] = await second.admit([entry])
-        assert isinstance(over, Admission)
-        await settlements.store([Settlement(over.generation_id, "completed")])
-        found = [(await store.admit([entry]))[0] for store in (first, first, second)]
-        for store in (first, second, settlements):
-            await store.close()
-        return [type(one).__name__ for one in found]
+        async with worker() as (first, settlements), worker() as (second, _):
+            # From then on the second worker remembers one request that runs.
+            [over] = await second.admit([entry])
+            assert isinstance(over, Admission)
+            await settlements.store([Settlement(over.generation_id, "completed")])
+            found = [(await store.admit([entry]))[0] for store in (first, first, second)]
+            return [type(one).__name__ for one in found]
 
     assert asyncio.run(run()) == ["Admission", "Admission", "RateLimited"]
     counted = Meter.objects.filter(requests__gt=0).values_list("running", "requests")
@@ -424,15 +395,8 @@ def test_a_stale_reading_never_permits_what_a_fresh_one_refuses(
             return None
         if hold and rest.nano < hold:
             return None
-        budgets.take(
-            ORGANIZATION,
-            [SUBJECT],
-            [rest],
-            credits_nano=hold,
-            upstream_nano=0,
-            rules=[rule],
-            held_tokens=hold,
-        )
+        holds = {"credits_nano": hold, "upstream_nano": 0, "held_tokens": hold}
+        budgets.take(ORGANIZATION, [SUBJECT], [rest], rules=[rule], **holds)
         return budgets
 
     happen(earlier)
@@ -454,30 +418,24 @@ def test_a_stale_reading_never_permits_what_a_fresh_one_refuses(
 def test_only_the_latest_copy_of_an_organization_stays_in_memory(site: Site) -> None:
     """A key that is used once must not keep the copy of its time: that one has every endpoint."""
     site.publish()
-    request = parsing.parse(Operation.CHAT, json.dumps(site.chat_body()).encode())
     organization = site.tenant.organization
     versions: list[int] = []
 
-    def make_next_key() -> str:
+    def make_next_entry() -> AdmissionRequest:
         organization.edit(ignored_providers=[f"other-{len(versions)}"])
         organization.refresh_from_db()
         versions.append(organization.routing_version)
         _, key = ApiKey.objects.create_key(workspace=site.tenant.workspace, name="once")
-        return digest_api_key(key.reveal())
+        return entry_of(site, key.reveal())
 
     async def run() -> list[int]:
-        store, settlements = AdmissionStore(HealthTable()), SettlementStore()
-        for _ in range(3):
-            digest = await run_in_thread(make_next_key)
-            [found] = await store.admit([AdmissionRequest(digest, request, "r")])
-            assert isinstance(found, Admission)
-            await settlements.store([Settlement(found.generation_id, "cancelled")])
-        del found
-        gc.collect()
-        kept = [each.version for each in gc.get_objects() if isinstance(each, OrganizationCopy)]
-        await store.close()
-        await settlements.close()
-        return kept
+        async with worker() as (store, settlements):
+            for _ in range(3):
+                [found] = await store.admit([await run_in_thread(make_next_entry)])
+                await cancel(settlements, found)
+            del found
+            gc.collect()
+            return [each.version for each in gc.get_objects() if isinstance(each, OrganizationCopy)]
 
     kept = asyncio.run(run())
     assert len(set(versions)) == 3

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import Any
@@ -14,23 +13,19 @@ import pytest
 from django.db import connection, connections, transaction
 from msgspec.structs import replace
 
-from accounts.models import ApiKey, Workspace
+from accounts.models import ApiKey
 from billing.models import Account, Meter
-from catalog.dialects.base import Operation
 from catalog.models import Provider
 from config.api.errors import GatewayError
 from config.asgi import Application
-from config.secrets import digest_api_key
 from endpoints.models import PrivateEndpoint
-from inference.admission.admit import AdmissionStore
-from inference.admission.decide import Admission, AdmissionRequest
+from inference.admission.decide import Admission
 from inference.models import Generation
-from inference.requests import parsing
-from inference.routing.health import HealthTable
-from inference.settlement.settle import Settlement, SettlementStore
 from tests.support import factories
 from tests.support.bulkheads.serving import make_patient, serve_in_thread
 from tests.support.database.locks import waiting
+from tests.support.governance import make_workspace
+from tests.support.inference.admitting import cancel, entry_of, worker
 from tests.support.inference.site import Site, make_site
 from tests.support.ledger import assert_in_order
 from tests.support.simulator.behaviours import BEHAVIOURS
@@ -77,9 +72,7 @@ def site(
 def test_a_workspace_created_after_the_snapshot_is_served_immediately(site: Site) -> None:
     site.publish()
     assert site.chat().status_code == 200
-    workspace = Workspace.objects.create_workspace(
-        organization_id=site.tenant.organization.pk, name="New", slug="new"
-    )
+    workspace = make_workspace(site.tenant.organization)
     _, secret = ApiKey.objects.create_key(workspace=workspace, name="new")
     other = factories.make_tenant("Other")
     assert site.post(site.chat_body(), key=secret.reveal()).status_code == 200
@@ -94,101 +87,60 @@ def test_a_workspace_created_after_the_snapshot_is_served_immediately(site: Site
 
 def test_a_request_that_fails_in_the_decision_does_not_affect_its_batch(site: Site) -> None:
     site.publish()
-    request = parsing.parse(Operation.CHAT, json.dumps(site.chat_body(max_tokens=5)).encode())
-    digest = digest_api_key(site.tenant.api_key)
+    entry = entry_of(site, max_tokens=5)
     # The parser never returns this value; it makes the decision raise an exception.
     unreadable: Any = "many"
-    broken = replace(request, prompt_bound=unreadable)
+    broken = replace(entry, request=replace(entry.request, prompt_bound=unreadable))
 
-    async def admit() -> list[Admission | BaseException]:
-        store, settlements = AdmissionStore(HealthTable()), SettlementStore()
-        found = list(
-            await store.admit(
-                [
-                    AdmissionRequest(digest, wanted, f"r{n}")
-                    for n, wanted in enumerate((request, broken, request))
-                ]
-            )
-        )
-        await settlements.store(
-            [
-                Settlement(one.generation_id, "cancelled")
-                for one in found
-                if isinstance(one, Admission)
-            ]
-        )
-        await store.close()
-        await settlements.close()
-        return found
+    async def admit() -> Sequence[Admission | BaseException]:
+        async with worker() as (store, settlements):
+            first, refused, last = await store.admit([entry, broken, entry])
+            for one in (first, last):
+                await cancel(settlements, one)
+            return first, refused, last
 
     first, refused, last = asyncio.run(admit())
     assert isinstance(first, Admission)
     assert isinstance(last, Admission)
     assert (type(refused), str(refused)) == (GatewayError, GatewayError.message)
-    assert {row.pk for row in Generation.objects.all()} == {
-        first.generation_id,
-        last.generation_id,
-    }
+    stored = set(Generation.objects.values_list("pk", flat=True))
+    assert stored == {first.generation_id, last.generation_id}
+    assert_in_order()
+
+
+def assert_change_waits(site: Site, act: Callable[[], object], result: object, status: int) -> None:
+    """Asserts that a change waits for an earlier admission, and refuses the next request."""
+    with ThreadPoolExecutor(2) as pool:
+        with transaction.atomic():
+            lock_meter(site)
+            answer = pool.submit(site.chat)
+            site.eventually(lambda: waiting() == 1)
+            changed = pool.submit(in_a_thread(act))
+            site.eventually(lambda: waiting() == 2)
+            assert (changed.done(), site.dialled()) == (False, [])
+        # The change returns only after the generation is stored.
+        assert changed.result() == (result, 1)
+        assert answer.result().status_code == 200
+    assert site.chat().status_code == status
+    assert len(site.dialled()) == 1
+    assert site.settled().status == "completed"
     assert_in_order()
 
 
 def test_a_revocation_waits_for_an_earlier_admission(site: Site) -> None:
     site.publish()
-    key = ApiKey.objects.get(name="inference")
-    with ThreadPoolExecutor(2) as pool:
-        with transaction.atomic():
-            lock_meter(site)
-            answer = pool.submit(site.chat)
-            site.eventually(lambda: waiting() == 1)
-            revoked = pool.submit(in_a_thread(key.revoke))
-            site.eventually(lambda: waiting() == 2)
-            assert (revoked.done(), site.dialled()) == (False, [])
-        # The revocation returns only after the generation is stored.
-        assert revoked.result() == (True, 1)
-        assert answer.result().status_code == 200
-    assert site.chat().status_code == 401
-    assert len(site.dialled()) == 1
-    assert site.settled().status == "completed"
-    assert_in_order()
+    assert_change_waits(site, ApiKey.objects.get(name="inference").revoke, True, 401)
 
 
 def test_disabling_an_endpoint_waits_for_an_earlier_admission(site: Site, settings: Any) -> None:
     settings.BYOK_FEE_PERCENT = Decimal(5)
     endpoint = PrivateEndpoint.objects.get(pk=site.own(price=factories.make_price()).pk)
-    with ThreadPoolExecutor(2) as pool:
-        with transaction.atomic():
-            lock_meter(site)
-            answer = pool.submit(site.chat)
-            site.eventually(lambda: waiting() == 1)
-            disabled = pool.submit(in_a_thread(endpoint.disable))
-            site.eventually(lambda: waiting() == 2)
-            assert (disabled.done(), site.dialled()) == (False, [])
-        assert disabled.result() == (None, 1)
-        assert answer.result().status_code == 200
-    assert site.chat().status_code == 404
-    assert len(site.dialled()) == 1
-    assert site.settled().status == "completed"
-    assert_in_order()
+    assert_change_waits(site, endpoint.disable, None, 404)
 
 
 def test_delisting_a_provider_waits_for_an_earlier_admission(site: Site) -> None:
     site.publish()
-    with ThreadPoolExecutor(2) as pool:
-        with transaction.atomic():
-            lock_meter(site)
-            answer = pool.submit(site.chat)
-            site.eventually(lambda: waiting() == 1)
-            delisted = pool.submit(
-                in_a_thread(lambda: Provider.objects.update(is_listed=False)),
-            )
-            site.eventually(lambda: waiting() == 2)
-            assert (delisted.done(), site.dialled()) == (False, [])
-        assert delisted.result() == (1, 1)
-        assert answer.result().status_code == 200
-    assert site.chat().status_code == 404
-    assert len(site.dialled()) == 1
-    assert site.settled().status == "completed"
-    assert_in_order()
+    assert_change_waits(site, lambda: Provider.objects.update(is_listed=False), 1, 404)
 
 
 @pytest.mark.parametrize("change", ["revoke", "disable", "delist"])
@@ -234,20 +186,17 @@ def test_a_key_can_be_disabled_while_many_workers_admit_it(site: Site) -> None:
     """Changes and admissions lock keys in the same order, so none of them deadlocks."""
     site.publish()
     key = ApiKey.objects.get(name="inference")
-    request = parsing.parse(Operation.CHAT, json.dumps(site.chat_body(max_tokens=5)).encode())
-    entry = AdmissionRequest(digest_api_key(site.tenant.api_key), request, "r")
+    entry = entry_of(site, max_tokens=5)
     seen: Counter[str] = Counter()
     stop = False
 
     async def work() -> None:
-        store, settlements = AdmissionStore(HealthTable()), SettlementStore()
-        while not stop:
-            [one] = await store.admit([entry])
-            seen[type(one).__name__] += 1
-            if isinstance(one, Admission):
-                await settlements.store([Settlement(one.generation_id, "cancelled")])
-        await store.close()
-        await settlements.close()
+        async with worker() as (store, settlements):
+            while not stop:
+                [one] = await store.admit([entry])
+                seen[type(one).__name__] += 1
+                if isinstance(one, Admission):
+                    await cancel(settlements, one)
 
     async def among(workers: int) -> None:
         await asyncio.gather(*(work() for _ in range(workers)))
@@ -295,9 +244,8 @@ def test_a_request_that_waits_for_a_disabled_endpoint_is_not_sent(site: Site) ->
     with ThreadPoolExecutor(1) as pool:
         with transaction.atomic():
             endpoint.disable()
-            with connection.cursor() as cursor:
-                # The deferred trigger bumps the version now instead of at the commit.
-                cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+            # The deferred trigger bumps the version now instead of at the commit.
+            connection.check_constraints()
             answer = pool.submit(site.chat)
             site.eventually(lambda: waiting() == 1)
         assert answer.result().status_code == 404

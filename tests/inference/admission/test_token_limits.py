@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import struct
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any, Final
 
@@ -15,7 +14,6 @@ from catalog.abilities import MediaBound, TokenBound
 from catalog.dialects.base import Operation, Reply
 from catalog.pricing import Price, Usage
 from catalog.tokens import Medium, find_family, find_limits
-from config.credentials import Secret
 from inference.admission.estimate import (
     affordable_tokens,
     describe_bound,
@@ -29,7 +27,7 @@ from inference.requests.responses.request import parse_response
 from inference.routing.routes import Candidate
 from tests.support.bodies.samples import make_wav
 from tests.support.inference.prices import read_pricing
-from tests.support.inference.routes import route
+from tests.support.inference.routes import candidate as candidate_at
 
 PRICE: Final = Price(Decimal("0.000001"), Decimal("0.000002"))
 UNSTATED: Final = TokenBound()
@@ -37,8 +35,7 @@ THAI: Final = "สวัสดีครับ วันนี้อากาศ�
 
 
 def candidate(bound: TokenBound = UNSTATED, price: Price = PRICE, **fields: Any) -> Candidate:
-    served = replace(route("x"), price=price, limits=find_limits(bound), **fields)
-    return Candidate(served, Secret("s"), False, served.endpoint_id)
+    return candidate_at(price, limits=find_limits(bound), **fields)
 
 
 def chat(content: Any = "hi", **fields: Any) -> InferenceRequest:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from accounts.models import ByokCredential
-from catalog.models import ModelAlias, PriceVersion
+from catalog.models import ModelAlias
 from config.credentials import Secret
 from inference.models import Generation
 from tests.support import factories
@@ -503,11 +503,7 @@ def test_a_price_change_does_not_affect_an_admitted_request(site: Site) -> None:
     with ThreadPoolExecutor() as pool:
         answer = pool.submit(site.chat, "one two")
         assert site.upstream.wait_until(lambda: len(site.upstream.requests) == 1)
-        endpoint.price = PriceVersion.of(
-            subject_id=endpoint.pk, price=factories.make_price("1", "1")
-        )
-        endpoint.price.save()
-        endpoint.save_fields("price")
+        factories.set_price(endpoint, factories.make_price("1", "1"))
         site.upstream.release()
         assert answer.result().json()["usage"]["cost"] == 0.000006
     assert site.settled().cost_nano == 6000

@@ -281,7 +281,7 @@ def test_a_fault_determines_answer_stored_row_and_charge(
     if behaviour in STALLING:
         settings.UPSTREAM_FIRST_EVENT_TIMEOUT = settings.UPSTREAM_IDLE_TIMEOUT = 0.3
     expected = streamed if stream else plain
-    backup = site.another_provider("backup", name="Backup")
+    backup = site.another_provider("backup")
     faulty = factories.make_model("acme/eagle")
     for model, second in ((site.model, "sim-echo"), (faulty, behaviour)):
         publish(site, behaviour, model=model)
@@ -521,8 +521,7 @@ def test_a_failing_private_endpoint_falls_back_to_a_public_one(
     site.allow_fallback()
     limits = TimeLimits(total=1) if behaviour == "sim-stall" else TimeLimits()
     private = site.own(behaviour, price=factories.make_price("5", "5"), time_limits=limits)
-    other = site.another_provider("backup", name="Backup")
-    public = site.publish(provider=other)
+    public = site.publish(provider=site.another_provider("backup"))
     answer = site.chat("one two", stream=stream)
     assert answer.status_code == 200
     usage = events_of(answer.text)[-2] if stream else answer.json()

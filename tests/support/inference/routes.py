@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -25,6 +26,7 @@ from inference.routing.candidates import (
 from inference.routing.health import Health, HealthState, subject_of
 from inference.routing.needs import NoEndpoint
 from inference.routing.routes import (
+    Candidate,
     CatalogSnapshot,
     Credential,
     OrganizationSnapshot,
@@ -78,6 +80,12 @@ def credential(provider: str, name: str = "own", **fields: Any) -> Credential:
     if "allowed_hosts" in fields:
         fields["limits"] = HostLimits(allowed_hosts=fields.pop("allowed_hosts"))
     return Credential(**{**defaults, **fields})
+
+
+def candidate(price: Price, *, is_byok: bool = False, **fields: Any) -> Candidate:
+    """Returns a candidate with this price; ``fields`` are those of its route."""
+    served = replace(route("x", **fields), price=price)
+    return Candidate(served, Secret("s"), is_byok, served.endpoint_id)
 
 
 def planned(
