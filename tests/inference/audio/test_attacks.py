@@ -18,16 +18,19 @@ PART = b'Content-Disposition: form-data; name="a"\r\n\r\n1'
 FILE = b'Content-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
 
 
+def head_of_form(site: Site, size: int, boundary: str = "xx") -> bytes:
+    return head_of(
+        "POST",
+        TRANSCRIPTIONS,
+        Authorization=f"Bearer {site.tenant.api_key}",
+        Content_Type=f"multipart/form-data; boundary={boundary}",
+        Content_Length=size,
+    )
+
+
 def send(site: Site, body: bytes, boundary: str = "xx") -> Answer:
     with connect(site.server) as line:
-        head = head_of(
-            "POST",
-            TRANSCRIPTIONS,
-            Authorization=f"Bearer {site.tenant.api_key}",
-            Content_Type=f"multipart/form-data; boundary={boundary}",
-            Content_Length=len(body),
-        )
-        line.send(head)
+        line.send(head_of_form(site, len(body), boundary))
         line.send_while_accepted(body)
         return line.receive_answer()
 
@@ -63,14 +66,7 @@ def test_a_long_boundary_is_refused(service: Site) -> None:
 
 def test_a_file_that_ends_early_is_forgotten(service: Site, is_served: Callable[[], bool]) -> None:
     with connect(service.server) as line:
-        head = head_of(
-            "POST",
-            TRANSCRIPTIONS,
-            Authorization=f"Bearer {service.tenant.api_key}",
-            Content_Type="multipart/form-data; boundary=xx",
-            Content_Length=20_000_000,
-        )
-        line.send(head + b"--xx\r\n" + FILE + b"x" * 1_000_000)
+        line.send(head_of_form(service, 20_000_000) + b"--xx\r\n" + FILE + b"x" * 1_000_000)
     service.assert_nothing_happened()
     assert is_served()
 
@@ -80,11 +76,8 @@ def test_others_are_served_while_a_provider_speaks_without_end(
 ) -> None:
     voice = factories.make_model("acme/voice", output_modalities=["speech"])
     service.publish("sim-endless", model=voice)
-    headers = {"Authorization": f"Bearer {service.tenant.api_key}"}
     body = {"model": voice.slug, "input": "one"}
-    with requests.post(
-        service.server + SPEECH, json=body, headers=headers, stream=True, timeout=60
-    ) as answer:
+    with service.post(body, path=SPEECH, stream=True) as answer:
         pieces = answer.iter_content(262_144)
         assert next(pieces)
         assert is_served()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from decimal import Decimal
 from typing import Any
 
@@ -10,12 +9,12 @@ import pytest
 import requests
 
 from catalog.pricing import Price, Rule
+from tests.support.bodies.samples import make_wav
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
 
 SPEECH = "/api/v1/audio/speech"
 TRANSCRIPTIONS = "/api/v1/audio/transcriptions"
-RATE = 24_000
 
 
 def priced(billable: str, unit: str, price: str) -> Price:
@@ -24,11 +23,12 @@ def priced(billable: str, unit: str, price: str) -> Price:
     return Price(prompt=Decimal(0), completion=Decimal(0), rules=(rule,))
 
 
+# whisper-1 asks 0.0001 USD a second.
+BY_SECOND = priced("second", "second", "0.0001")
+
+
 def wav(seconds: float) -> bytes:
-    data = bytes(int(seconds * RATE) * 2)
-    head = b"fmt " + struct.pack("<IHHIIHH", 16, 1, 1, RATE, 2 * RATE, 2, 16)
-    body = b"WAVE" + head + b"data" + struct.pack("<I", len(data)) + data
-    return b"RIFF" + struct.pack("<I", len(body)) + body
+    return make_wav(seconds, rate=24_000)
 
 
 def publish(site: Site, price: Price, behaviour: str = "sim-echo") -> None:
@@ -38,13 +38,8 @@ def publish(site: Site, price: Price, behaviour: str = "sim-echo") -> None:
 
 
 def transcribe(site: Site, data: bytes, name: str = "a.wav") -> requests.Response:
-    return requests.post(
-        f"{site.server}{TRANSCRIPTIONS}",
-        headers={"Authorization": f"Bearer {site.tenant.api_key}"},
-        data={"model": site.model.slug},
-        files={"file": (name, data)},
-        timeout=60,
-    )
+    fields = {"model": site.model.slug}
+    return site.post(None, path=TRANSCRIPTIONS, data=fields, files={"file": (name, data)})
 
 
 @pytest.mark.parametrize(
@@ -83,8 +78,7 @@ def test_speech_that_is_not_affordable_is_not_spoken(site: Site) -> None:
 def test_a_transcription_costs_its_seconds(
     site: Site, seconds: float, cost: int, hold: int
 ) -> None:
-    # whisper-1 asks 0.0001 USD a second.
-    publish(site, priced("second", "second", "0.0001"))
+    publish(site, BY_SECOND)
     answer = transcribe(site, wav(seconds))
     assert answer.status_code == 200
     row = site.settled()
@@ -95,7 +89,7 @@ def test_a_transcription_costs_its_seconds(
 
 
 def test_a_length_that_no_header_tells_is_held_at_the_lowest_rate(site: Site) -> None:
-    publish(site, priced("second", "second", "0.0001"))
+    publish(site, BY_SECOND)
     # 16,000 bytes of MP3 are at most 16 seconds; the simulator counts samples of two bytes.
     assert transcribe(site, b"ID3" + bytes(15_997), "a.mp3").status_code == 200
     row = site.settled()
@@ -105,7 +99,7 @@ def test_a_length_that_no_header_tells_is_held_at_the_lowest_rate(site: Site) ->
 
 
 def test_a_provider_that_lies_about_the_length_is_believed_up_to_the_hold(site: Site) -> None:
-    publish(site, priced("second", "second", "0.0001"), "sim-usage-huge")
+    publish(site, BY_SECOND, "sim-usage-huge")
     answer = transcribe(site, wav(2))
     assert answer.json()["usage"]["seconds"] == 2
     row = site.settled()
@@ -114,7 +108,7 @@ def test_a_provider_that_lies_about_the_length_is_believed_up_to_the_hold(site: 
 
 
 def test_a_length_that_is_not_reported_is_charged_from_the_file(site: Site) -> None:
-    publish(site, priced("second", "second", "0.0001"), "sim-no-usage")
+    publish(site, BY_SECOND, "sim-no-usage")
     assert transcribe(site, wav(2)).status_code == 200
     row = site.settled()
     assert (row.cost_nano, row.is_estimated) == (200_000, True)
@@ -154,7 +148,7 @@ def test_events_count_the_tokens_of_speech(site: Site, rate: str) -> None:
 
 
 def test_seconds_are_billed_even_if_the_provider_counts_tokens(site: Site) -> None:
-    publish(site, priced("second", "second", "0.0001"), "sim-tokens:40,7")
+    publish(site, BY_SECOND, "sim-tokens:40,7")
     answer = transcribe(site, wav(2))
     row = site.settled()
     assert (row.cost_nano, row.is_estimated) == (200_000, True)

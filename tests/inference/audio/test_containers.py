@@ -186,16 +186,8 @@ def test_frames_beyond_a_bound_are_not_counted() -> None:
 
 
 def adts(frames: int, *, rate: int = 4, size: int = 371) -> bytes:
-    head = (
-        0xFF,
-        0xF1,
-        0x40 | rate << 2,
-        0x80 | size >> 11,
-        size >> 3 & 0xFF,
-        (size & 7) << 5,
-        0xFC,
-    )
-    return (bytes(head) + bytes(size - 7)) * frames
+    length = (0x80 | size >> 11, size >> 3 & 0xFF, (size & 7) << 5)
+    return (bytes((0xFF, 0xF1, 0x40 | rate << 2, *length, 0xFC)) + bytes(size - 7)) * frames
 
 
 @pytest.mark.parametrize("piece", [1, 7, 370, 65_536])

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any
 
 import pytest
 import requests
 
 from accounts.models import ApiKey
+from tests.support.bodies.samples import make_wav
 from tests.support.governance import make_guardrail
 from tests.support.inference.site import Site
 
 SPEECH = "/api/v1/audio/speech"
 TRANSCRIPTIONS = "/api/v1/audio/transcriptions"
-WAV = (
-    b"RIFF" + struct.pack("<I", 2_036) + b"WAVEfmt "
-    + struct.pack("<IHHIIHH", 16, 1, 1, 1_000, 2_000, 2, 16)
-    + b"data" + struct.pack("<I", 2_000) + bytes(2_000)
-)  # fmt: skip
 
 
 def guard(site: Site, action: str, **fields: Any) -> None:
@@ -32,13 +27,9 @@ def guard(site: Site, action: str, **fields: Any) -> None:
 
 
 def transcribe(site: Site, **data: Any) -> requests.Response:
-    return requests.post(
-        f"{site.server}{TRANSCRIPTIONS}",
-        headers={"Authorization": f"Bearer {site.tenant.api_key}"},
-        data={"model": site.model.slug, **data},
-        files={"file": ("me@example.com.wav", WAV)},
-        timeout=60,
-    )
+    fields = {"model": site.model.slug, **data}
+    file = ("me@example.com.wav", make_wav(1, rate=1_000))
+    return site.post(None, path=TRANSCRIPTIONS, data=fields, files={"file": file})
 
 
 def test_a_text_to_speak_is_redacted_before_it_is_sent(site: Site) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+import requests
 
 from catalog.pricing import Price, Rule
 from config.credentials import Secret
@@ -20,9 +20,8 @@ from inference.models import Generation
 from tests.support import factories
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
-from tests.support.upstreams.tls import serving
+from tests.support.upstreams.tls import answering, serving
 
-SPEECH: Final = "/api/v1/audio/speech"
 SECOND: Final = Price(
     Decimal(0), Decimal(0), rules=(Rule(billable="second", unit="second", price=Decimal("0.001")),)
 )
@@ -37,20 +36,19 @@ OGG: Final = (
 @contextmanager
 def speaking(site: Site, sound: bytes, head: str, price: Price = SECOND) -> Iterator[None]:
     """Publishes the model at a server that answers with these bytes and lines of a head."""
-
-    def script(line: socket.socket, _: bytes, __: bytes) -> bool:
-        lines = f"HTTP/1.1 200 OK\r\n{head}\r\nContent-Length: {len(sound)}\r\n\r\n"
-        line.sendall(lines.encode() + sound)
-        return True
-
     certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
-    with serving(script, certificates.server_context()) as server:
+    with serving(answering(sound, headers=(head,)), certificates.server_context()) as server:
         provider = factories.make_provider("voice", base_url=f"https://127.0.0.1:{server.port}/v1")
         provider.set_credential(Secret("operator-credential-0123456789"))
         site.model.output_modalities = ["speech"]
         site.model.save_fields("output_modalities")
         site.publish("m", provider=provider, price=price)
         yield
+
+
+def speak(site: Site, asked: str) -> requests.Response:
+    body = {"model": site.model.slug, "input": "one two", "response_format": asked}
+    return site.post(body, path="/api/v1/audio/speech")
 
 
 @pytest.mark.parametrize(
@@ -79,8 +77,7 @@ def test_speech_by_the_second_costs_the_length_of_its_sound(
     site: Site, sound: bytes, head: str, asked: str, told: str, length: int, is_estimated: bool
 ) -> None:
     with speaking(site, sound, head):
-        body = {"model": site.model.slug, "input": "one two", "response_format": asked}
-        answer = site.post(body, path=SPEECH)
+        answer = speak(site, asked)
     assert (answer.status_code, answer.content) == (200, sound)
     assert answer.headers["Content-Type"] == told
     row = site.settled()
@@ -91,8 +88,7 @@ def test_speech_by_the_second_costs_the_length_of_its_sound(
 
 def test_a_known_length_counts_tokens_only_as_an_estimate(site: Site) -> None:
     with speaking(site, FRAME * 100, "Content-Type: audio/mpeg", TOKEN):
-        body = {"model": site.model.slug, "input": "one two", "response_format": "mp3"}
-        assert site.post(body, path=SPEECH).status_code == 200
+        assert speak(site, "mp3").status_code == 200
     row = site.settled()
     # 20 tokens a second.
     assert (row.completion_tokens, row.is_estimated) == (53, True)
@@ -102,8 +98,7 @@ def test_a_known_length_counts_tokens_only_as_an_estimate(site: Site) -> None:
 @pytest.mark.parametrize("asked", ["mp3", "wav", "opus", "flac", "aac"])
 def test_bytes_in_no_container_are_refused(site: Site, asked: str) -> None:
     with speaking(site, bytes(48_000), "Content-Type: application/octet-stream"):
-        body = {"model": site.model.slug, "input": "one two", "response_format": asked}
-        answer = site.post(body, path=SPEECH)
+        answer = speak(site, asked)
     assert answer.status_code == 502
     assert "not audio in a known container" in answer.json()["error"]["message"]
     row = site.settled()

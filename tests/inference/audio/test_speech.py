@@ -134,8 +134,7 @@ def test_an_error_before_the_first_byte_has_its_status(
 
 
 def test_the_next_provider_answers_for_one_that_sends_no_audio(site: Site) -> None:
-    bad = site.another_provider("bad", name="Bad")
-    publish(site, "sim-html-audio", provider=bad)
+    publish(site, "sim-html-audio", provider=site.another_provider("bad"))
     site.publish()
     answer = speak(site, provider={"order": ["bad", "acme"]}, response_format="mp3")
     assert answer.content.startswith(b"ID3")

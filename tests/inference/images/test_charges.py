@@ -10,20 +10,9 @@ import pytest
 from catalog.pricing import Price
 from catalog.pricing.rules import Billable, Rule
 from tests.support import factories
-from tests.support.inference.pictures import reference
+from tests.support.inference.pictures import ROUTER, reference
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
-
-ROUTER = "/api/v1/images"
-
-
-@pytest.fixture
-def site(site: Site) -> Site:
-    """The site, whose model makes images."""
-    site.model.output_modalities = ["image"]
-    site.model.input_modalities = ["text", "image"]
-    site.model.save_fields("output_modalities", "input_modalities")
-    return site
 
 
 def ask(site: Site, **fields: Any) -> Any:
@@ -79,9 +68,7 @@ def test_a_stream_is_billed_by_the_size_that_the_request_names(site: Site) -> No
     site.publish(
         "sim-picture-no-usage", price=by_image(_1K_high="0.1", _4K_high="0.5", _4K_low="0.4")
     )
-    body = {"model": site.model.slug, "prompt": "a cat", "stream": True}
-    named = {"size": "1K", "quality": "high"}
-    assert site.post({**body, **named}, path=ROUTER).status_code == 200
+    assert ask(site, stream=True, size="1K", quality="high").status_code == 200
     assert site.settled().cost_nano == 100_000_000
 
 

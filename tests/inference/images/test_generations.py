@@ -12,23 +12,17 @@ from billing.models import Transfer
 from tests.support import factories
 from tests.support.database.snapshots import everything
 from tests.support.inference.health import failures_of
-from tests.support.inference.pictures import DATA_URL, PNG, reference
+from tests.support.inference.pictures import (
+    DATA_URL,
+    EDITS,
+    GENERATIONS,
+    PNG,
+    ROUTER,
+    reference,
+)
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
 from tests.support.simulator.pictures import make_png
-
-ROUTER = "/api/v1/images"
-GENERATIONS = "/api/v1/images/generations"
-EDITS = "/api/v1/images/edits"
-
-
-@pytest.fixture
-def site(site: Site) -> Site:
-    """The site, whose model makes images."""
-    site.model.output_modalities = ["image"]
-    site.model.input_modalities = ["text", "image"]
-    site.model.save_fields("output_modalities", "input_modalities")
-    return site
 
 
 def ask(site: Site, path: str = ROUTER, **fields: Any) -> requests.Response:
@@ -38,13 +32,7 @@ def ask(site: Site, path: str = ROUTER, **fields: Any) -> requests.Response:
 def edit(site: Site, *files: tuple[str, Any], **fields: Any) -> requests.Response:
     """Sends a form, as clients of OpenAI do."""
     fields = {"model": site.model.slug, "prompt": "a black cat", **fields}
-    return requests.post(
-        f"{site.server}{EDITS}",
-        data=fields,
-        files=list(files),
-        headers={"Authorization": f"Bearer {site.tenant.api_key}"},
-        timeout=60,
-    )
+    return site.post(None, path=EDITS, data=fields, files=list(files))
 
 
 @pytest.mark.parametrize("path", [ROUTER, GENERATIONS])
@@ -67,15 +55,13 @@ def test_an_image_has_every_member_and_costs_its_tokens(site: Site, path: str) -
         "quality": "low",
         "size": "1024x1024",
     }
-    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (
-        3,
-        544,
-        547,
-    )
-    assert usage["input_tokens_details"] == {"image_tokens": 0, "text_tokens": 3}
-    assert usage["output_tokens_details"] == {"image_tokens": 544, "text_tokens": 0}
-    assert (usage["input_tokens"], usage["output_tokens"]) == (3, 544)
-    assert (usage["cost"], usage["is_byok"]) == (0.00844, False)
+    counts = {
+        "prompt_tokens": 3, "completion_tokens": 544, "total_tokens": 547,
+        "input_tokens": 3, "output_tokens": 544, "cost": 0.00844, "is_byok": False,
+        "input_tokens_details": {"image_tokens": 0, "text_tokens": 3},
+        "output_tokens_details": {"image_tokens": 544, "text_tokens": 0},
+    }  # fmt: skip
+    assert {name: usage[name] for name in counts} == counts
     assert (row.operation, row.status) == ("images/generations", "completed")
     assert (row.prompt_tokens, row.completion_tokens, row.is_estimated) == (3, 544, False)
     posted = Transfer.objects.get(reference=row.pk)
@@ -100,14 +86,8 @@ def test_an_edit_in_a_form_and_one_with_references_are_the_same(site: Site) -> N
 def test_a_form_may_have_several_images_a_mask_and_options(site: Site) -> None:
     site.publish()
     picture = ("a.png", PNG, "image/png")
-    answer = edit(
-        site,
-        ("image[]", picture),
-        ("image[]", picture),
-        ("mask", picture),
-        input_fidelity="high",
-        provider='{"only": ["acme"]}',
-    )
+    files = [("image[]", picture), ("image[]", picture), ("mask", picture)]
+    answer = edit(site, *files, input_fidelity="high", provider='{"only": ["acme"]}')
     assert answer.status_code == 200
     [sent] = site.dialled()
     assert len(sent.body["image"]) == 2
@@ -155,10 +135,7 @@ def test_a_form_may_have_several_images_a_mask_and_options(site: Site) -> None:
             {"input_references": [reference(), reference("data:image/png;base64,A")]},
             "input_references[1].image_url.url",
         ),
-        (
-            {"input_references": [reference()], "mask": reference("x")},
-            "mask.image_url.url",
-        ),
+        ({"input_references": [reference()], "mask": reference("x")}, "mask.image_url.url"),
         (
             {"input_references": [reference()], "mask": reference(), "markup": reference()},
             "markup",
@@ -201,27 +178,26 @@ def test_null_false_and_empty_members_ask_for_nothing(site: Site) -> None:
         assert sent.body == {"model": "sim-echo", "prompt": "a black cat"}
 
 
+IMAGE = ("image", ("a.png", PNG))
+
+
 @pytest.mark.parametrize(
     ("files", "fields", "name"),
     [
         ([], {}, "image"),
         ([("image", ("a.txt", b"no image", "image/png"))], {}, "image"),
         ([("image", ("a.png", b"", "image/png"))], {}, "image"),
-        (
-            [("image[]", ("a.png", PNG)), ("image[]", ("b.png", b"GIF7"))],
-            {},
-            "image[1]",
-        ),
-        ([("image", ("a.png", PNG))] * 17, {}, "image"),
-        ([("image", ("a.png", PNG)), ("audio", ("a.wav", b"RIFF"))], {}, "audio"),
-        ([("image", ("a.png", PNG)), *[("mask", ("a.png", PNG))] * 2], {}, "mask"),
-        ([("image", ("a.png", PNG))], {"n": "0"}, "n"),
-        ([("image", ("a.png", PNG))], {"n": "two"}, "n"),
-        ([("image", ("a.png", PNG))], {"stream": "yes"}, "stream"),
-        ([("image", ("a.png", PNG))], {"mask": DATA_URL}, "mask"),
-        ([("image", ("a.png", PNG))], {"prompt": ["a", "b"]}, "prompt"),
-        ([("image", ("a.png", PNG))], {"prompt": ""}, "prompt"),
-        ([("image", ("a.png", PNG))], {"size": "huge"}, "size"),
+        ([("image[]", ("a.png", PNG)), ("image[]", ("b.png", b"GIF7"))], {}, "image[1]"),
+        ([IMAGE] * 17, {}, "image"),
+        ([IMAGE, ("audio", ("a.wav", b"RIFF"))], {}, "audio"),
+        ([IMAGE, *[("mask", ("a.png", PNG))] * 2], {}, "mask"),
+        ([IMAGE], {"n": "0"}, "n"),
+        ([IMAGE], {"n": "two"}, "n"),
+        ([IMAGE], {"stream": "yes"}, "stream"),
+        ([IMAGE], {"mask": DATA_URL}, "mask"),
+        ([IMAGE], {"prompt": ["a", "b"]}, "prompt"),
+        ([IMAGE], {"prompt": ""}, "prompt"),
+        ([IMAGE], {"size": "huge"}, "size"),
     ],
 )  # fmt: skip
 def test_a_wrong_form_is_named_and_nothing_is_held(
@@ -271,8 +247,7 @@ def test_the_end_users_name_never_leaves(site: Site) -> None:
 def test_a_bad_answer_is_free_and_the_next_candidate_answers(
     site: Site, path: str, behaviour: str
 ) -> None:
-    bad = site.another_provider("bad", name="Bad")
-    site.publish(behaviour, provider=bad)
+    site.publish(behaviour, provider=site.another_provider("bad"))
     only = ask(site, path)
     assert only.status_code == 502
     row = site.settled()
@@ -331,7 +306,7 @@ def test_fewer_images_are_an_answer(site: Site) -> None:
 
 
 def test_a_field_without_effect_goes_around_or_is_refused_by_name(site: Site) -> None:
-    listed = site.another_provider("listed", name="Listed")
+    listed = site.another_provider("listed")
     site.publish()
     refused = ask(site, seed=7)
     assert refused.status_code == 400

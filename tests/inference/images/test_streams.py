@@ -13,21 +13,9 @@ from catalog.dialects.openai import parse_reply
 from catalog.dialects.shared.images.replies import split_reply
 from inference.exchange.rendering import encode_event
 from tests.support import factories
-from tests.support.inference.pictures import PNG
+from tests.support.inference.pictures import EDITS, GENERATIONS, PNG, ROUTER
 from tests.support.inference.site import Site, events_of
 from tests.support.ledger import assert_in_order
-
-ROUTER = "/api/v1/images"
-GENERATIONS = "/api/v1/images/generations"
-EDITS = "/api/v1/images/edits"
-
-
-@pytest.fixture
-def site(site: Site) -> Site:
-    """The site, whose model makes images."""
-    site.model.output_modalities = ["image"]
-    site.model.save_fields("output_modalities")
-    return site
 
 
 def stream(site: Site, path: str = ROUTER, **fields: Any) -> requests.Response:
@@ -71,23 +59,11 @@ def test_several_images_have_an_event_each_and_one_usage(site: Site) -> None:
 
 def test_the_events_of_an_edit_have_their_own_types(site: Site) -> None:
     site.publish()
-    answer = requests.post(
-        f"{site.server}{EDITS}",
-        data={
-            "model": site.model.slug,
-            "prompt": "a cat",
-            "stream": "true",
-            "partial_images": "1",
-        },
-        files=[("image", ("a.png", PNG, "image/png"))],
-        headers={"Authorization": f"Bearer {site.tenant.api_key}"},
-        timeout=60,
-    )
-    partial, completed, _ = events_of(answer.text)
-    assert (partial["type"], completed["type"]) == (
-        "image_edit.partial_image",
-        "image_edit.completed",
-    )
+    fields = {"model": site.model.slug, "prompt": "a cat", "stream": "true", "partial_images": "1"}
+    files = [("image", ("a.png", PNG, "image/png"))]
+    answer = site.post(None, path=EDITS, data=fields, files=files)
+    types = [event["type"] for event in events_of(answer.text)[:-1]]
+    assert types == ["image_edit.partial_image", "image_edit.completed"]
 
 
 def read_to_the_end(site: Site, answer: requests.Response) -> list[Any]:

@@ -12,10 +12,10 @@ EDITS = "/api/v1/images/edits"
 MESSAGES = [{"role": "user", "content": "one"}]
 
 
-def make_wav() -> bytes:
-    """Returns a tenth of a second of silence."""
-    data = bytes(3_200)
-    head = b"fmt " + struct.pack("<IHHIIHH", 16, 1, 1, 16_000, 32_000, 2, 16)
+def make_wav(seconds: float = 0.1, rate: int = 16_000) -> bytes:
+    """Returns silence with samples of two bytes."""
+    data = bytes(int(seconds * rate) * 2)
+    head = b"fmt " + struct.pack("<IHHIIHH", 16, 1, 1, rate, 2 * rate, 2, 16)
     body = b"WAVE" + head + b"data" + struct.pack("<I", len(data)) + data
     return b"RIFF" + struct.pack("<I", len(body)) + body
 

@@ -7,6 +7,10 @@ from typing import Any, Final
 
 from tests.support.simulator.pictures import make_png
 
+ROUTER: Final = "/api/v1/images"
+GENERATIONS: Final = "/api/v1/images/generations"
+EDITS: Final = "/api/v1/images/edits"
+
 PNG: Final = make_png(16, 16)
 ENCODED: Final = base64.b64encode(PNG).decode()
 DATA_URL: Final = f"data:image/png;base64,{ENCODED}"
