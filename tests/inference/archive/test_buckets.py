@@ -13,14 +13,12 @@ import pytest
 from django.conf import LazySettings
 
 from billing.models import Fold
-from config.partitions.tables import list_partitions
 from inference.archive import buckets
 from inference.archive.buckets import BucketStore
 from inference.archive.plans import BucketPlace, parse_place
 from inference.archive.restoring import restore
 from inference.archive.retention import archive_due
 from inference.archive.stores import StoreFailed, open_store
-from inference.models import Generation
 from tests.support.database import archive, snapshots
 from tests.support.database.archive import HOUR
 from tests.support.factories import Tenant
@@ -62,12 +60,8 @@ def place(endpoint: str) -> BucketPlace:
 @pytest.fixture
 def due(db: None, tenant: Tenant, settings: LazySettings, place: BucketPlace) -> Tenant:
     """A month that may leave for the bucket."""
-    archive.divide_past()
-    settings.RETENTION_DAYS = {"generations": archive.days_to_keep()}
-    settings.ARCHIVE_PLACE = place
-    first = list_partitions(Generation.partitioning)[0]
-    assert first.begin is not None
-    archive.fill(tenant, first.begin + HOUR)
+    archive.let_leave(settings, place)
+    archive.fill(tenant, archive.months()[0] + HOUR)
     archive.sum_all()
     return tenant
 
@@ -126,9 +120,8 @@ def test_parts_of_dead_writers_are_removed(
 def test_a_store_that_cannot_be_cleared_keeps_nothing_else_back(
     due: Tenant, caplog: pytest.LogCaptureFixture, settings: LazySettings
 ) -> None:
-    settings.ARCHIVE_PLACE = BucketPlace(
-        "no-such-bucket", "", settings.ARCHIVE_PLACE.endpoint, None
-    )
+    endpoint = settings.ARCHIVE_PLACE.endpoint
+    settings.ARCHIVE_PLACE = BucketPlace("no-such-bucket", "", endpoint, None)
     assert archive_due() == 0
     assert "unfinished files of the archive stay: s3://no-such-bucket/" in caplog.text
     assert "were not archived and stay" in caplog.text
@@ -150,10 +143,7 @@ def test_nothing_is_dropped_for_a_store_that_stores_nothing(
 
 
 def test_a_stranger_with_another_certificate_gets_nothing(
-    due: Tenant,
-    tmp_path: Path,
-    settings: LazySettings,
-    caplog: pytest.LogCaptureFixture,
+    due: Tenant, tmp_path: Path, settings: LazySettings, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "stranger").mkdir()
     before = archive.partition_names()

@@ -26,9 +26,9 @@ from inference.archive.retention import archive_due
 from inference.models import Generation
 from tests.support import factories
 from tests.support.database import archive, snapshots
+from tests.support.database.archive import HOUR
 from tests.support.factories import Tenant
 
-HOUR = timedelta(hours=1)
 NOON = datetime(2026, 3, 31, 12, tzinfo=UTC)
 
 
@@ -43,9 +43,12 @@ def other() -> Tenant:
 
 
 def export(path: Path, *arguments: str) -> int:
-    output = io.StringIO()
-    call_command("export_generations", str(path), *arguments, "--json", stdout=output)
-    return int(json.loads(output.getvalue())["exported"]["generations"])
+    report = archive.run("export_generations", str(path), *arguments)
+    return int(report["exported"]["generations"])
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(path.read_text("utf-8-sig"), newline="")))
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -62,9 +65,7 @@ def test_the_formats_have_the_same_rows(tenant: Tenant, tmp_path: Path) -> None:
         assert export(tmp_path / name) == 3
 
     objects = read(tmp_path / "a.jsonl")
-    lines = list(
-        csv.DictReader(io.StringIO((tmp_path / "a.csv").read_text("utf-8-sig"), newline=""))
-    )
+    lines = read_csv(tmp_path / "a.csv")
     table = pyarrow.parquet.read_table(tmp_path / "a.parquet").to_pylist()
     names = [column.name for column in COLUMNS]
     assert [list(row) for row in (objects[0], lines[0], table[0])] == [names] * 3
@@ -87,10 +88,9 @@ def test_a_text_is_no_formula_of_a_spreadsheet(tenant: Tenant, tmp_path: Path) -
     make(tenant, NOON, app_title="=HYPERLINK(1)", end_user="-1", session_id="'@x", model="a/b")
     export(tmp_path / "a.csv")
     export(tmp_path / "a.jsonl")
-    [line] = csv.DictReader(io.StringIO((tmp_path / "a.csv").read_text("utf-8-sig"), newline=""))
-    assert [line["app_title"], line["end_user"], line["session_id"], line["model"]] == [
-        "'=HYPERLINK(1)", "-1", "''@x", "a/b",
-    ]  # fmt: skip
+    [line] = read_csv(tmp_path / "a.csv")
+    names = ("app_title", "end_user", "session_id", "model")
+    assert [line[name] for name in names] == ["'=HYPERLINK(1)", "-1", "''@x", "a/b"]
     assert read(tmp_path / "a.jsonl")[0]["app_title"] == "=HYPERLINK(1)"
 
 
@@ -126,9 +126,8 @@ def test_days_are_those_of_the_database_and_include_the_last(
         skewed = int((moment + (-1) ** number * timedelta(minutes=2)).timestamp())
         row = factories.make_generation(tenant, id=f"gen-{skewed}-{number}", created_at=moment)
         made.append(row.pk)
-    path, own = tmp_path / "a.jsonl", []
-    if of_one:
-        own = [f"--organization={tenant.organization.pk}"]
+    path = tmp_path / "a.jsonl"
+    own = [f"--organization={tenant.organization.pk}"] if of_one else []
 
     def days(*arguments: str) -> set[str]:
         export(path, *arguments, *own)
@@ -200,8 +199,7 @@ def test_a_spreadsheet_takes_a_csv_file_for_utf_8(tenant: Tenant, tmp_path: Path
 @pytest.fixture
 def gone(tenant: Tenant, settings: Any) -> tuple[list[str], list[Generation]]:
     """The days of rows that were archived, and the rows that stay."""
-    archive.divide_past()
-    settings.RETENTION_DAYS = {"generations": archive.days_to_keep()}
+    archive.let_leave(settings)
     month = archive.old_month()
     moments = [month + hours * HOUR for hours in (1, 2, 100)]
     for moment in moments:

@@ -16,11 +16,9 @@ from django.conf import LazySettings
 from django.db import connection
 
 from billing.models import Fold
-from config.partitions.tables import list_partitions
 from inference.archive.plans import DirectoryPlace
 from inference.archive.retention import archive_due
 from inference.archive.sealing import list_sealed
-from inference.models import Generation
 from tests.support import factories
 from tests.support.database import archive
 from tests.support.database.archive import HOUR
@@ -53,12 +51,9 @@ DirectoryStore(DirectoryPlace(Path(sys.argv[1]))).write("billing_transfer/a", ch
 def place(transactional_db: None, tmp_path: Path, settings: LazySettings) -> Iterator[Path]:
     """Two months that may leave, in a database that other processes see."""
     tenant = factories.make_tenant()
-    archive.divide_past()
-    settings.RETENTION_DAYS = {"generations": archive.days_to_keep()}
-    settings.ARCHIVE_PLACE = DirectoryPlace(tmp_path / "archive")
-    for month in list_partitions(Generation.partitioning)[:2]:
-        assert month.begin is not None
-        archive.fill(tenant, month.begin + HOUR)
+    archive.let_leave(settings, DirectoryPlace(tmp_path / "archive"))
+    for month in archive.months()[:2]:
+        archive.fill(tenant, month + HOUR)
     archive.sum_all()
     yield tmp_path / "archive"
     archive.unite_past()
@@ -118,13 +113,8 @@ def test_a_process_that_is_killed_in_its_fold_has_changed_nothing(place: Path) -
     """A reader keeps the table, so the process waits, with the sums stored and not committed."""
     before, names = archive.balances(), archive.partition_names()
     parameters = connection.get_connection_params()
-    with psycopg.connect(
-        **{
-            name: parameters[name]
-            for name in ("dbname", "host", "user", "port")
-            if name in parameters
-        }
-    ) as reader:
+    names_of_address = {"dbname", "host", "user", "port"} & parameters.keys()
+    with psycopg.connect(**{name: parameters[name] for name in names_of_address}) as reader:
         reader.execute("LOCK TABLE ONLY inference_generation IN ACCESS SHARE MODE")
         process = begin_work(place)
         wait_for(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -55,17 +53,8 @@ def note(kind: str, at: datetime, **columns: Any) -> AuditEntry:
     return entry
 
 
-def dump(table: str) -> list[str]:
-    with connection.cursor() as cursor:
-        cursor.execute(f"SELECT to_jsonb(t)::text FROM {table} AS t ORDER BY 1")
-        return [text for (text,) in cursor.fetchall()]
-
-
 def run(*arguments: str) -> dict[str, Any]:
-    output = io.StringIO()
-    call_command("restore_archive", *arguments, "--json", stdout=output)
-    report: dict[str, Any] = json.loads(output.getvalue())
-    return report
+    return archive.run("restore_archive", *arguments)
 
 
 def refuse(message: str, *arguments: str) -> None:
@@ -91,7 +80,7 @@ def test_audit_entries_leave_but_for_those_by_which_approvals_judge(
     gone = note("accounts.apikey", old, after={"name": "é\t=cmd"})
     new = note("accounts.apikey", read_now(), after={"name": "new"})
     archive.divide_since(AuditEntry.partitioning, old)
-    before = dump("config_auditentry")
+    before = archive.dump("config_auditentry")
     settings.RETENTION_DAYS = {"audit": 400}
     leaving = past(AuditEntry.partitioning, 400)
     assert leaving
@@ -117,7 +106,7 @@ def test_audit_entries_leave_but_for_those_by_which_approvals_judge(
     refuse("exists already; drop it with --drop", str(first.pk))
     assert run(str(first.pk), "--drop") == {"dropped": [f"archived_{leaving[0]}"]}
     assert run(str(first.pk), "--attach") == {"attached": {leaving[0]: 3}}
-    assert dump("config_auditentry") == before
+    assert archive.dump("config_auditentry") == before
     refuse(f"The partition {leaving[0]} is there", str(first.pk), "--attach")
 
 
@@ -131,7 +120,7 @@ def test_the_validation_of_an_endpoint_stays_with_it(
     present = factories.make_validation(endpoint, credential)
     Validation.objects.update(created_at=old)
     archive.divide_since(Validation.partitioning, old)
-    before = dump("endpoints_validation")
+    before = archive.dump("endpoints_validation")
     settings.RETENTION_DAYS = {"validations": 100}
 
     assert archive_due() == len(Departure.objects.all()) > 0
@@ -142,7 +131,7 @@ def test_the_validation_of_an_endpoint_stays_with_it(
     settings.RETENTION_DAYS = {}
     first = str(Departure.objects.order_by("id")[0].pk)
     run(first, "--attach")
-    assert dump("endpoints_validation") == before
+    assert archive.dump("endpoints_validation") == before
     assert Validation.objects.filter(pk=earlier.pk).exists()
 
 
@@ -198,10 +187,8 @@ def test_a_departure_is_never_changed_and_an_altered_one_never_restored(
     settings.RETENTION_DAYS = {"audit": 400}
     archive_due()
     first = Departure.objects.order_by("id")[0]
-    for change in (
-        lambda: Departure.objects.filter(pk=first.pk).update(kind="hours"),
-        lambda: Departure.objects.filter(pk=first.pk).delete(),
-    ):
+    rows = Departure.objects.filter(pk=first.pk)
+    for change in (lambda: rows.update(kind="hours"), rows.delete):
         with pytest.raises(IntegrityError, match="never changed"), transaction.atomic():
             change()
     with connection.cursor() as cursor:
@@ -214,8 +201,7 @@ def test_a_departure_is_never_changed_and_an_altered_one_never_restored(
 
 
 def test_a_fold_is_not_attached(tenant: Tenant, place: Path, settings: LazySettings) -> None:
-    archive.divide_past()
-    settings.RETENTION_DAYS = {"generations": archive.days_to_keep()}
+    archive.let_leave(settings, settings.ARCHIVE_PLACE)
     archive.sum_all()
     assert archive_due() == 2
     with pytest.raises(CommandError, match="attached they would count twice"):
@@ -223,28 +209,25 @@ def test_a_fold_is_not_attached(tenant: Tenant, place: Path, settings: LazySetti
 
 
 def test_the_page_shows_partitions_folds_departures_and_what_is_overdue(
-    tenant: Tenant, place: Path, old: datetime, settings: LazySettings
+    tenant: Tenant, operator: Client, place: Path, old: datetime, settings: LazySettings
 ) -> None:
-    archive.divide_past()
+    archive.let_leave(settings, settings.ARCHIVE_PLACE)
     archive.divide_since(AuditEntry.partitioning, old)
-    settings.RETENTION_DAYS = {"generations": archive.days_to_keep()}
     archive.sum_all()
     archive_due()
     settings.RETENTION_DAYS = {"audit": 400, "generations": 400}
     late = past(AuditEntry.partitioning, 400)
-    client = Client()
-    client.force_login(User.objects.create_superuser("root"))
     url = reverse("admin:config_departure_changelist")
 
-    page = client.get(url).content.decode()
+    page = operator.get(url).content.decode()
     assert f"{len(late)} since 20" in page
     assert late[0] in page
     assert "fold" in page.lower()
 
     archive_due()
-    page = client.get(url).content.decode()
+    page = operator.get(url).content.decode()
     assert late[0] not in page
     departure = Departure.objects.order_by("-id")[0]
-    shown = client.get(reverse("admin:config_departure_change", args=[departure.pk]))
+    shown = operator.get(reverse("admin:config_departure_change", args=[departure.pk]))
     assert departure.files[0]["name"] in shown.content.decode()
     assert "right" in shown.content.decode()

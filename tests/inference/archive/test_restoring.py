@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.conf import LazySettings
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 from django.db import connection
 
 from billing.models import Fold
@@ -24,23 +22,14 @@ from tests.support.factories import Tenant
 @pytest.fixture
 def stored(tenant: Tenant, tmp_path: Path, settings: LazySettings) -> dict[str, list[Any]]:
     """The rows of two months by their partition, before both were archived."""
-    archive.divide_past()
-    settings.RETENTION_DAYS = {"generations": archive.days_to_keep()}
-    settings.ARCHIVE_PLACE = DirectoryPlace(tmp_path / "archive")
-    months = [each for table in TABLES for each in list_partitions(table)[:2]]
-    for month in months[:2]:
-        assert month.begin is not None
-        archive.fill(tenant, month.begin + HOUR)
+    archive.let_leave(settings, DirectoryPlace(tmp_path / "archive"))
+    for month in archive.months()[:2]:
+        archive.fill(tenant, month + HOUR)
     archive.sum_all()
-    rows = {each.name: rows_of(each.name) for each in months}
+    names = [each.name for table in TABLES for each in list_partitions(table)[:2]]
+    rows = {name: archive.dump(name) for name in names}
     assert archive_due() == 2
     return rows
-
-
-def rows_of(table: str) -> list[Any]:
-    with connection.cursor() as cursor:
-        cursor.execute(f"SELECT to_jsonb(t)::text FROM {table} AS t ORDER BY 1")
-        return list(cursor.fetchall())
 
 
 def restored_tables() -> list[str]:
@@ -50,10 +39,7 @@ def restored_tables() -> list[str]:
 
 
 def run(*arguments: str) -> dict[str, Any]:
-    output = io.StringIO()
-    call_command("restore_generations", *arguments, "--json", stdout=output)
-    report: dict[str, Any] = json.loads(output.getvalue())
-    return report
+    return archive.run("restore_generations", *arguments)
 
 
 def test_a_fold_is_restored_row_for_row(stored: dict[str, list[Any]]) -> None:
@@ -66,7 +52,7 @@ def test_a_fold_is_restored_row_for_row(stored: dict[str, list[Any]]) -> None:
     names = [name for name in stored if f"archived_{name}" in found]
     assert len(names) == 2
     for name in names:
-        assert rows_of(f"archived_{name}") == stored[name]
+        assert archive.dump(f"archived_{name}") == stored[name]
         assert found[f"archived_{name}"] == len(stored[name]) > 0
     assert archive.verify() == []
     assert archive.balances() == before

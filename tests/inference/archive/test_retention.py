@@ -30,16 +30,14 @@ from inference.archive.stores import open_store
 from inference.models import DailyUsage, Feedback, Generation, HourlyUsage, Journal, UsageDay
 from tests.support import factories
 from tests.support.database import archive, snapshots
-from tests.support.database.archive import HOUR
+from tests.support.database.archive import HOUR, months
 from tests.support.factories import Tenant
 
 
 @pytest.fixture
 def place(db: None, tmp_path: Path, settings: LazySettings) -> Path:
     """A divided past, and an archive that takes what is older than a month."""
-    archive.divide_past()
-    settings.RETENTION_DAYS = {"generations": archive.days_to_keep()}
-    settings.ARCHIVE_PLACE = DirectoryPlace(tmp_path / "archive")
+    archive.let_leave(settings, DirectoryPlace(tmp_path / "archive"))
     return tmp_path / "archive"
 
 
@@ -48,13 +46,13 @@ def other() -> Tenant:
     return factories.make_tenant("Other")
 
 
-def months() -> list[Any]:
-    return [each.begin for each in list_partitions(Generation.partitioning)[:3]]
-
-
 def rows_of(path: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = pyarrow.parquet.read_table(path).to_pylist()
     return rows
+
+
+def read_sums() -> list[list[Any]]:
+    return [list(model.objects.order_by("pk").values_list()) for model in (DailyUsage, HourlyUsage)]
 
 
 def test_a_range_leaves_and_every_balance_is_still_proved(
@@ -69,7 +67,7 @@ def test_a_range_leaves_and_every_balance_is_still_proved(
     archive.sum_all()
     assert archive.verify() == []
     before = archive.balances()
-    sums = [list(model.objects.order_by("pk").values_list()) for model in (DailyUsage, HourlyUsage)]
+    sums = read_sums()
     stays = Transfer.objects.exclude(reference__startswith="gen-").count()
 
     assert archive_due() == 2
@@ -77,9 +75,7 @@ def test_a_range_leaves_and_every_balance_is_still_proved(
     assert set(Generation.objects.values_list("pk", flat=True)) == {row.pk for row in kept}
     assert archive.verify() == []
     assert archive.balances() == before
-    assert sums == [
-        list(model.objects.order_by("pk").values_list()) for model in (DailyUsage, HourlyUsage)
-    ]
+    assert read_sums() == sums
     assert Transfer.objects.exclude(reference__startswith="gen-").count() == stays
     for fold, rows in zip(Fold.objects.order_by("number"), gone.values(), strict=True):
         files = {file["table"].split("_p")[0]: file for file in fold.files}
@@ -93,10 +89,13 @@ def test_a_range_leaves_and_every_balance_is_still_proved(
     assert archive_due() == 0
 
 
-def test_an_archived_generation_cannot_be_refunded_and_says_why(
-    place: Path, tenant: Tenant
-) -> None:
-    row = archive.make_old(tenant, months()[0] + HOUR, cost_nano=5)
+@pytest.fixture
+def row(place: Path, tenant: Tenant) -> Generation:
+    """A paid generation of the oldest month."""
+    return archive.make_old(tenant, months()[0] + HOUR, cost_nano=5)
+
+
+def test_an_archived_generation_cannot_be_refunded_and_says_why(row: Generation) -> None:
     archive.sum_all()
     archive_due()
     before = snapshots.everything()
@@ -105,12 +104,16 @@ def test_an_archived_generation_cannot_be_refunded_and_says_why(
     assert snapshots.everything() == before
 
 
-def test_a_sealed_row_cannot_change_and_says_why(place: Path, tenant: Tenant) -> None:
-    row = archive.make_old(tenant, months()[0] + HOUR, cost_nano=5)
-    name = list_partitions(Transfer.partitioning)[0].name
+def seal_oldest(model: type[Transfer | Generation]) -> None:
+    """Seals the oldest partition of a model as an archiving process does."""
+    name = list_partitions(model.partitioning)[0].name
     with connection.cursor() as cursor:
         cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
         cursor.execute(f"ALTER TABLE {name} ADD CONSTRAINT leaves CHECK (FALSE) NOT VALID")
+
+
+def test_a_sealed_row_cannot_change_and_says_why(row: Generation) -> None:
+    seal_oldest(Transfer)
     before = archive.balances()
     with pytest.raises(Archived), transaction.atomic():
         ledger.refund(row.pk, actor="test")
@@ -119,13 +122,9 @@ def test_a_sealed_row_cannot_change_and_says_why(place: Path, tenant: Tenant) ->
 
 
 def test_an_undue_partition_that_was_left_sealed_is_opened(
-    place: Path, tenant: Tenant, settings: LazySettings
+    row: Generation, settings: LazySettings
 ) -> None:
-    row = archive.make_old(tenant, months()[0] + HOUR, cost_nano=5)
-    name = list_partitions(Transfer.partitioning)[0].name
-    with connection.cursor() as cursor:
-        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
-        cursor.execute(f"ALTER TABLE {name} ADD CONSTRAINT leaves CHECK (FALSE) NOT VALID")
+    seal_oldest(Transfer)
     settings.RETENTION_DAYS = {}
     archive_due()
     ledger.refund(row.pk, actor="test")
@@ -159,11 +158,14 @@ def leave_hours_unsummed(tenant: Tenant, row: Generation) -> None:
     ],
 )
 def test_a_range_that_is_not_whole_stays(
-    place: Path, tenant: Tenant, caplog: pytest.LogCaptureFixture, obstruct: Any, message: str
+    place: Path,
+    row: Generation,
+    tenant: Tenant,
+    caplog: pytest.LogCaptureFixture,
+    obstruct: Any,
+    message: str,
 ) -> None:
-    first, second, _ = months()
-    row = archive.make_old(tenant, first + HOUR, cost_nano=5)
-    archive.make_old(tenant, second + HOUR, cost_nano=6)
+    archive.make_old(tenant, months()[1] + HOUR, cost_nano=6)
     archive.sum_all()
     obstruct(tenant, row)
     before, names = snapshots.everything(), archive.partition_names()
@@ -317,12 +319,8 @@ def from_future(monkeypatch: pytest.MonkeyPatch, moment: Any) -> None:
     monkeypatch.setattr("inference.archive.retention.read_now", lambda: moment)
 
 
-def test_a_sealed_partition_refuses_rows_at_the_database(place: Path, tenant: Tenant) -> None:
-    row = archive.make_old(tenant, months()[0] + HOUR, cost_nano=5)
-    name = list_partitions(Generation.partitioning)[0].name
-    with connection.cursor() as cursor:
-        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
-        cursor.execute(f"ALTER TABLE {name} ADD CONSTRAINT leaves CHECK (FALSE) NOT VALID")
+def test_a_sealed_partition_refuses_rows_at_the_database(row: Generation) -> None:
+    seal_oldest(Generation)
     with pytest.raises(IntegrityError, match="leaves"), transaction.atomic():
         Generation.objects.filter(pk=row.pk).update(latency_ms=1)
 
@@ -439,9 +437,8 @@ def test_an_excess_of_an_archived_generation_keeps_its_decision(
     assert archive.verify() == []
 
 
-def test_a_claim_that_costs_nothing_keeps_no_month(place: Path, tenant: Tenant) -> None:
+def test_a_claim_that_costs_nothing_keeps_no_month(row: Generation, tenant: Tenant) -> None:
     """No money moves for it, so its review may come after its generation has left."""
-    row = archive.make_old(tenant, months()[0] + HOUR, cost_nano=5)
     claim = factories.make_excess(tenant, 0, row.pk)
     archive.sum_all()
     assert archive_due() == 2
@@ -450,9 +447,8 @@ def test_a_claim_that_costs_nothing_keeps_no_month(place: Path, tenant: Tenant) 
 
 
 def test_the_console_shows_feedback_on_an_archived_generation(
-    place: Path, tenant: Tenant, operator: Client
+    row: Generation, operator: Client
 ) -> None:
-    row = archive.make_old(tenant, months()[0] + HOUR, cost_nano=5)
     given = Feedback.objects.submit(row, category="latency", comment="slow", by="test")
     archive.sum_all()
     assert archive_due() == 2

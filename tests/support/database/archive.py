@@ -8,6 +8,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from django.conf import LazySettings
 from django.core.management import CommandError, call_command
 from django.db import connection
 from psycopg import sql
@@ -78,6 +79,33 @@ def days_to_keep() -> int:
     third = list_partitions(Generation.partitioning)[2].end
     assert third is not None
     return (read_now() - third).days + 1
+
+
+def let_leave(settings: LazySettings, place: Any = None) -> None:
+    """Divides the past, and lets two of its months leave for a place or for nowhere."""
+    divide_past()
+    settings.RETENTION_DAYS = {"generations": days_to_keep()}
+    settings.ARCHIVE_PLACE = place
+
+
+def months() -> list[datetime]:
+    """The beginnings of the three old months."""
+    return [each.begin for each in list_partitions(Generation.partitioning)[:3] if each.begin]
+
+
+def dump(table: str) -> list[str]:
+    """Returns the rows of a table as texts."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT to_jsonb(t)::text FROM {table} AS t ORDER BY 1")
+        return [text for (text,) in cursor.fetchall()]
+
+
+def run(command: str, *arguments: str) -> dict[str, Any]:
+    """Returns the report of a command."""
+    output = io.StringIO()
+    call_command(command, *arguments, "--json", stdout=output)
+    report: dict[str, Any] = json.loads(output.getvalue())
+    return report
 
 
 def unite_past() -> None:
