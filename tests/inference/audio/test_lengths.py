@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -15,12 +13,11 @@ import requests
 
 from catalog.pricing import Price, Rule
 from config.credentials import Secret
-from config.local.certificates import ensure_certificates
 from inference.models import Generation
 from tests.support import factories
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
-from tests.support.upstreams.tls import answering, serving
+from tests.support.upstreams.tls import answering, serving, trusted_context
 
 SECOND: Final = Price(
     Decimal(0), Decimal(0), rules=(Rule(billable="second", unit="second", price=Decimal("0.001")),)
@@ -36,8 +33,7 @@ OGG: Final = (
 @contextmanager
 def speaking(site: Site, sound: bytes, head: str, price: Price = SECOND) -> Iterator[None]:
     """Publishes the model at a server that answers with these bytes and lines of a head."""
-    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
-    with serving(answering(sound, headers=(head,)), certificates.server_context()) as server:
+    with serving(answering(sound, headers=(head,)), trusted_context()) as server:
         provider = factories.make_provider("voice", base_url=f"https://127.0.0.1:{server.port}/v1")
         provider.set_credential(Secret("operator-credential-0123456789"))
         site.model.output_modalities = ["speech"]

@@ -39,12 +39,21 @@ from tests.support.broadcast.destinations import (
     retry_now,
     rewind,
 )
-from tests.support.broadcast.traces import TraceReceiver
+from tests.support.broadcast.traces import TAKEN, TraceReceiver
 from tests.support.database.locks import beside, locked
 from tests.support.factories import Tenant
 from tests.support.governance import make_key, make_workspace
 from tests.support.upstreams.tls import Script, answering
 from tests.support.upstreams.tls import sending as sending_bytes
+
+
+def rules_of(*rules: dict[str, Any], logic: str = "and") -> dict[str, Any]:
+    return {"enabled": True, "groups": [{"logic": logic, "rules": [*rules]}]}
+
+
+def named_as_given_up(caplog: pytest.LogCaptureFixture) -> str:
+    [line] = [each.getMessage() for each in caplog.records if "given up" in each.getMessage()]
+    return line
 
 
 def make_some(tenant: Tenant, count: int, **fields: Any) -> list[str]:
@@ -68,10 +77,10 @@ def test_generations_are_sent_once_in_order(
 
 
 def test_a_batch_is_bounded(
-    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster,
-) -> None:  # fmt: skip
-    destination = broadcast_to(tenant.workspace, receiver.url)
-    destination.progress.__class__.objects.update(batch=2)
+    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster
+) -> None:
+    broadcast_to(tenant.workspace, receiver.url)
+    BroadcastProgress.objects.update(batch=2)
     ids = make_some(tenant, 5)
     assert broadcaster.run() == 5
     # It grows again with each success.
@@ -103,18 +112,10 @@ def test_keys_regions_and_rules_choose(
     tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster
 ) -> None:
     key = make_key(tenant, "chosen")
-    rules = {
-        "enabled": True,
-        "groups": [
-            {
-                "logic": "and",
-                "rules": [
-                    {"field": "total_tokens", "operator": "gt", "value": 10},
-                    {"field": "api_key_name", "operator": "equals", "value": "chosen"},
-                ],
-            }
-        ],
-    }
+    rules = rules_of(
+        {"field": "total_tokens", "operator": "gt", "value": 10},
+        {"field": "api_key_name", "operator": "equals", "value": "chosen"},
+    )
     destination = broadcast_to(
         tenant.workspace,
         receiver.url,
@@ -186,11 +187,7 @@ def test_a_generation_that_left_is_not_waited_for(
     ],
 )
 def test_a_failure_moves_no_cursor_and_is_tried_again(
-    tenant: Tenant,
-    receiver: TraceReceiver,
-    broadcaster: Broadcaster,
-    script: Script,
-    error: str,
+    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster, script: Script, error: str
 ) -> None:
     destination = broadcast_to(tenant.workspace, receiver.url)
     ids = make_some(tenant, 2)
@@ -234,17 +231,14 @@ def test_the_pause_grows_and_a_receiver_may_ask_for_more(
 
 
 def test_a_receiver_that_hangs_delays_no_other_tenant(
-    tenant: Tenant,
-    make_receiver: Callable[[], TraceReceiver],
-    broadcaster: Broadcaster,
-    monkeypatch: pytest.MonkeyPatch,
+    tenant: Tenant, make_receiver: Callable[[], TraceReceiver], broadcaster: Broadcaster
 ) -> None:
     """The other one is sent several batches while each request to the first one is open."""
     hanging, quick = make_receiver(), make_receiver()
     destinations = [broadcast_to(tenant.workspace, hanging.url) for _ in range(3)]
     stranger = factories.make_tenant()
     theirs = broadcast_to(stranger.workspace, quick.url)
-    theirs.progress.__class__.objects.filter(pk=theirs.pk).update(batch=1)
+    BroadcastProgress.objects.filter(pk=theirs.pk).update(batch=1)
     make_some(tenant, 1)
     ids = make_some(stranger, 6)
     hanging.gate.clear()
@@ -252,7 +246,7 @@ def test_a_receiver_that_hangs_delays_no_other_tenant(
     def answer(line: socket.socket, head: bytes, body: bytes) -> bool:
         if len(quick.ids()) == 6:
             hanging.gate.set()
-        return answering(b"{}")(line, head, body)
+        return TAKEN(line, head, body)
 
     quick.scripts = [answer] * 6
     assert broadcaster.run() == 9
@@ -287,7 +281,7 @@ def test_slow_receivers_of_many_tenants_delay_no_other(
         open_at_once.append(slow.server.connections)
         if len(quick.ids()) == 3:
             slow.gate.set()
-        return answering(b"{}")(line, head, body)
+        return TAKEN(line, head, body)
 
     quick.scripts = [answer] * 3
     assert broadcaster.run() == 7
@@ -298,18 +292,20 @@ def test_slow_receivers_of_many_tenants_delay_no_other(
 
 def test_a_destination_is_slow_by_its_last_requests(tenant: Tenant) -> None:
     destination = broadcast_to(tenant.workspace, "https://otel.example.com/v1/traces")
-    [made] = [make_past_generation(tenant)]
+    made = make_past_generation(tenant)
     means = []
-    for duration in (9_000, 9_000, 100, 9_000, 100, 100, 100, 100):
+
+    def load_page() -> Page:
         loaded = load_destination(destination.pk)
         assert loaded is not None
-        store_success(Page(loaded, [made]), duration_ms=duration)
+        return Page(loaded, [made])
+
+    for duration in (9_000, 9_000, 100, 9_000, 100, 100, 100, 100):
+        store_success(load_page(), duration_ms=duration)
         means.append(progress_of(destination).mean_ms)
     assert means == [2_250, 3_937, 2_977, 4_482, 3_386, 2_564, 1_948, 1_486]
     outcome = SendingOutcome("The receiver answered with HTTP 500.", 500, duration_ms=9_000)
-    loaded = load_destination(destination.pk)
-    assert loaded is not None
-    store_failure(Page(loaded, [made]), outcome, clock.now())
+    store_failure(load_page(), outcome, clock.now())
     assert progress_of(destination).mean_ms == 3_364
 
 
@@ -388,8 +384,7 @@ def test_rules_that_cannot_be_read_stop_no_other_tenant(
 ) -> None:
     """Another version of the patterns' library may refuse what is stored."""
     broken = broadcast_to(tenant.workspace, receiver.url)
-    rule = {"field": "model", "operator": "regex", "value": "("}
-    rules = {"enabled": True, "groups": [{"logic": "and", "rules": [rule]}]}
+    rules = rules_of({"field": "model", "operator": "regex", "value": "("})
     BroadcastDestination.objects.filter(pk=broken.pk).update(filter_rules=rules)
     stranger = factories.make_tenant()
     theirs = broadcast_to(stranger.workspace, receiver.url)
@@ -441,7 +436,7 @@ def test_a_run_waits_for_its_open_requests(
 
 def test_a_result_after_a_new_beginning_is_dropped(tenant: Tenant) -> None:
     destination = broadcast_to(tenant.workspace, "https://otel.example.com/v1/traces")
-    [made] = [make_past_generation(tenant)]
+    made = make_past_generation(tenant)
     loaded = load_destination(destination.pk)
     assert loaded is not None
     page = Page(loaded, [made], cursor_at=made.created_at, cursor_id=made.pk)
@@ -464,9 +459,8 @@ def test_one_bad_generation_is_given_up_and_named(
     ids = make_some(tenant, 4)
 
     def refuse(line: socket.socket, head: bytes, body: bytes) -> bool:
-        refused = ids[1].encode() in body
-        status = "400 Bad" if refused else "200 OK"
-        return answering(b"{}", status)(line, head, body)
+        script = answering(b"{}", "400 Bad") if ids[1].encode() in body else TAKEN
+        return script(line, head, body)
 
     receiver.scripts = [refuse] * 20
     for _ in range(12):
@@ -475,8 +469,7 @@ def test_one_bad_generation_is_given_up_and_named(
     assert set(receiver.ids()) == set(ids)
     after = progress_of(destination)
     assert (after.sent, after.skipped, after.failures) == (3, 1, 0)
-    [line] = [each.getMessage() for each in caplog.records if "given up" in each.getMessage()]
-    assert ids[1] in line
+    assert ids[1] in named_as_given_up(caplog)
 
 
 def test_rejected_spans_are_counted_and_not_sent_again(
@@ -517,8 +510,8 @@ def test_what_was_not_taken_for_a_day_is_given_up(
     assert broadcaster.run() == 0
     after = progress_of(destination)
     assert (after.skipped, after.failures) == (3, 1)
-    [line] = [each.getMessage() for each in caplog.records if "given up" in each.getMessage()]
-    assert f"3 generations are given up (not taken for a day): {old[0]} to {old[-1]}" in line
+    said = f"3 generations are given up (not taken for a day): {old[0]} to {old[-1]}"
+    assert said in named_as_given_up(caplog)
     retry_now()
     assert broadcaster.run() == 1
     assert receiver.ids()[-1] == young.pk
@@ -602,10 +595,8 @@ def test_rules_that_take_too_long_fail_their_destination_alone(
     broadcaster: Broadcaster,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    groups = [{"logic": "and", "rules": [{"field": "model", "operator": "regex", "value": "."}]}]
-    slow = broadcast_to(
-        tenant.workspace, receiver.url, filter_rules={"enabled": True, "groups": groups}
-    )
+    rules = rules_of({"field": "model", "operator": "regex", "value": "."})
+    slow = broadcast_to(tenant.workspace, receiver.url, filter_rules=rules)
     other = factories.make_tenant("Other")
     broadcast_to(other.workspace, receiver.url)
     make_some(tenant, 2)
@@ -627,14 +618,9 @@ def test_expressions_take_less_than_a_quarter_of_a_minute(
     broadcaster: Broadcaster,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rules = [{"field": "model", "operator": "regex", "value": f"{n}"} for n in range(20)]
-    groups = [{"logic": "or", "rules": rules}]
-    own = [
-        broadcast_to(
-            tenant.workspace, receiver.url, filter_rules={"enabled": True, "groups": groups}
-        )
-        for _ in range(5)
-    ]
+    expressions = [{"field": "model", "operator": "regex", "value": f"{n}"} for n in range(20)]
+    rules = rules_of(*expressions, logic="or")
+    own = [broadcast_to(tenant.workspace, receiver.url, filter_rules=rules) for _ in range(5)]
     other = factories.make_tenant("Other")
     broadcast_to(other.workspace, receiver.url)
     make_some(tenant, 12)

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from catalog.models import Provider
 from config.credentials import Secret
-from config.local.certificates import ensure_certificates
 from inference.models import Generation
 from tests.support import factories
 from tests.support.inference.site import OPERATOR_SECRET, TENANT_SECRET, Site, content_of, events_of
 from tests.support.upstreams.speaking import ANSWERS, EVENTS, PATHS, Upstream
-from tests.support.upstreams.tls import serving
+from tests.support.upstreams.tls import serving, trusted_context
 
 MODELS: Final = {"anthropic": "claude-opus-4-6", "gemini": "gemini-3.8-flash"}
 # Counts that nobody made are absent.
@@ -32,8 +29,7 @@ LOGINS: Final = {"anthropic": "x-api-key", "gemini": "x-goog-api-key"}
 def upstream(request: pytest.FixtureRequest) -> Iterator[Upstream]:
     kind = request.param
     made = Upstream(kind, answer=ANSWERS[kind], events=EVENTS[kind])
-    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
-    with serving(made, certificates.server_context()) as made.server:
+    with serving(made, trusted_context()) as made.server:
         yield made
 
 

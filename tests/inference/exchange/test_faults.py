@@ -428,12 +428,6 @@ def test_a_slow_answer_ends_at_the_time_limit_of_a_generation(
     assert row.duration_ms < 30_000
 
 
-def publish_at(site: Site, base_url: str) -> None:
-    site.provider.base_url = base_url
-    site.provider.save_fields("base_url")
-    site.publish()
-
-
 def assert_unavailable(answer: requests.Response) -> None:
     assert answer.status_code == 502
     assert answer.json()["error"]["metadata"]["error_type"] == "provider_unavailable"
@@ -446,7 +440,8 @@ def test_an_upstream_with_an_invalid_certificate_receives_no_request(
 ) -> None:
     directory = Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls"
     with Simulator(ensure_certificates(directory, fault)).run_in_thread() as liar:
-        publish_at(site, liar.base_url)
+        site.move(liar.base_url)
+        site.publish()
         assert_unavailable(site.chat(stream=stream))
         assert (liar.connections, liar.requests) == (1, [])
     assert site.settled().status == "failed"
@@ -465,7 +460,8 @@ def test_an_upstream_with_an_invalid_certificate_receives_no_request(
     ],
 )
 def test_an_unreachable_or_forbidden_address_is_a_bad_gateway(site: Site, base_url: str) -> None:
-    publish_at(site, base_url)
+    site.move(base_url)
+    site.publish()
     assert_unavailable(site.chat())
     row = site.settled()
     assert (row.status, row.cost_nano) == ("failed", 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import threading
 import time
@@ -11,18 +10,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 
-from config.local.certificates import ensure_certificates
 from inference.models import Generation
 from tests.support.inference.lines import dial, post_bytes
 from tests.support.inference.site import Site, content_of, events_of
 from tests.support.ledger import assert_in_order
-from tests.support.upstreams.tls import Script, answering, serving
+from tests.support.upstreams.tls import Script, answering, serving, trusted_context
 
 Serve = Callable[[Script], None]
 
@@ -67,12 +64,10 @@ def whole(usage: dict[str, Any], **fields: Any) -> Script:
 @pytest.fixture
 def upstream(site: Site) -> Iterator[Callable[[Script], None]]:
     """Returns a function that serves a script and publishes the model behind it."""
-    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
 
     def stand_in(script: Script) -> None:
-        server = servers.enter_context(serving(script, certificates.server_context()))
-        site.provider.base_url = f"https://127.0.0.1:{server.port}/v1"
-        site.provider.save_fields("base_url")
+        server = servers.enter_context(serving(script, trusted_context()))
+        site.move(f"https://127.0.0.1:{server.port}/v1")
         site.publish("m")
 
     with ExitStack() as servers:

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import ssl
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 from django.test import Client
 
-from config.local.certificates import ensure_certificates
 from inference.models import Generation
 from inference.watch.board import Level, build_board
 from tests.support import factories
 from tests.support.console import page
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
-from tests.support.upstreams.tls import Server, serving
+from tests.support.upstreams.tls import Server, answering, serving, trusted_context
 
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+TOOLS = {"tools": [{"type": "function", "function": {"name": "f"}}]}
 LLAMA_LONG = (
     "input (600 tokens) is too large to process. increase the physical batch size (current batch "
     "size: 512)"
@@ -56,33 +53,24 @@ def tensorzero(inner: Any) -> dict[str, Any]:
     return {"error": {"message": f"{said}: x: Error 400 Bad Request from openai client: {text}"}}
 
 
+def fastchat(message: str) -> dict[str, Any]:
+    return {"object": "error", "message": message, "code": 40301}
+
+
 Serve = Callable[..., Server]
 
 
 @pytest.fixture
 def serve(site: Site) -> Iterator[Serve]:
     """Returns a function that serves an error to every request, and publishes a model behind it."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
-    context.load_cert_chain(certificates.server)
     with ExitStack() as stack:
 
         def run(status: int, body: Any, **fields: Any) -> Server:
             written = body if isinstance(body, bytes) else json.dumps(body).encode()
-
-            kind = b"text/plain" if isinstance(body, bytes) else b"application/json"
-
-            def script(line: socket.socket, head: bytes, received: bytes) -> bool:
-                line.sendall(
-                    b"HTTP/1.1 %d Error\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s"
-                    % (status, kind, len(written), written)
-                )
-                return True
-
-            server = stack.enter_context(serving(script, context))
-            base_url = f"https://127.0.0.1:{server.port}/v1"
-            site.provider.base_url = base_url
-            site.provider.save_fields("base_url")
+            kind = "text/plain" if isinstance(body, bytes) else "application/json"
+            script = answering(written, f"{status} Error", (f"Content-Type: {kind}",))
+            server = stack.enter_context(serving(script, trusted_context()))
+            site.move(f"https://127.0.0.1:{server.port}/v1")
             site.publish("upstream-name", **fields)
             return server
 
@@ -90,8 +78,6 @@ def serve(site: Site) -> Iterator[Serve]:
 
 
 ORDER = {"order": ["acme", "other"]}
-
-
 BY_PRICE = {"sort": "price"}
 
 
@@ -114,19 +100,9 @@ UNKNOWN_MODELS = [
     ),
     pytest.param(400, openai("Invalid model: upstream-name", code=400), id="Infinity"),
     pytest.param(404, {"error": "Model name not found: upstream-name"}, id="TensorZero"),
+    pytest.param(400, fastchat("Only hf allowed now, your model upstream-name"), id="FastChat"),
     pytest.param(
-        400,
-        {
-            "object": "error",
-            "message": "Only hf allowed now, your model upstream-name",
-            "code": 40301,
-        },
-        id="FastChat",
-    ),
-    pytest.param(
-        400,
-        {"object": "error", "message": "Only  allowed now, your model x", "code": 40301},
-        id="FastChat while its worker is down",
+        400, fastchat("Only  allowed now, your model x"), id="FastChat while its worker is down"
     ),
     pytest.param(
         404, openai("The model `upstream-name` does not exist.", "NotFoundError", 404), id="vLLM"
@@ -207,10 +183,8 @@ def test_a_prompt_that_is_too_long_damages_no_health(
     for _ in range(12):
         answer = site.chat(stream=stream)
         error = answer.json()["error"]
-        assert (answer.status_code, error["metadata"]["error_type"]) == (
-            400,
-            "context_length_exceeded",
-        )
+        kind = error["metadata"]["error_type"]
+        assert (answer.status_code, kind) == (400, "context_length_exceeded")
     assert len(server.requests) == 12
 
 
@@ -222,10 +196,8 @@ def test_a_prompt_that_is_too_long_damages_no_health(
         (openai("/models/x is not a multimodal model"), {"content": [IMAGE]}, "messages"),
         (openai("At most 0 image(s) may be provided in one prompt."), {"content": [IMAGE]},
          "messages"),
-        (openai("registry/x:latest does not support tools"),
-         {"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-        (openai("tools param requires --jinja flag"),
-         {"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        (openai("registry/x:latest does not support tools"), TOOLS, "tools"),
+        (openai("tools param requires --jinja flag"), TOOLS, "tools"),
         (openai("Failed to deserialize the JSON body into the target type: messages[0]: unknown "
                 "variant `image_url`, expected `text`"), {"content": [IMAGE]}, "messages"),
     ],
@@ -388,10 +360,10 @@ def test_a_failure_that_may_be_the_callers_counts_when_others_fail_too(
 
 def test_a_closed_connection_is_replaced_under_the_same_hold(site: Site, serve: Serve) -> None:
     server = serve(400, openai("No."))
-    answering = server.script
+    answer = server.script
 
     def script(line: socket.socket, head: bytes, body: bytes) -> bool:
-        return len(server.requests) != 2 and answering(line, head, body)
+        return len(server.requests) != 2 and answer(line, head, body)
 
     server.script = script
     assert [site.chat().status_code for _ in range(2)] == [400, 400]

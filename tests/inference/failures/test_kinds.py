@@ -39,8 +39,7 @@ def candidate_of(*, private: bool = False) -> Candidate:
 
 def move(site: Site, base_url: str, endpoint: PrivateEndpoint | None = None) -> None:
     """Gives the provider another address, and a private endpoint there too."""
-    site.provider.base_url = base_url
-    site.provider.save_fields("base_url")
+    site.move(base_url)
     if endpoint is not None:
         PrivateEndpoint.objects.filter(pk=endpoint.pk).update(base_url=base_url)
 

@@ -40,8 +40,7 @@ def test_a_line_says_why_an_endpoint_cannot_be_reached(
 ) -> None:
     endpoint: ModelEndpoint | PrivateEndpoint = site.own() if is_private else site.publish()
     PrivateEndpoint.objects.update(base_url=base_url)
-    site.provider.base_url = base_url
-    site.provider.save_fields("base_url")
+    site.move(base_url)
     for _ in range(3):
         assert site.chat(PROMPT).status_code == 502
     assert lines_of(endpoint, caplog) == [line]
@@ -55,8 +54,7 @@ def test_an_unknown_authority_is_named(site: Site, caplog: pytest.LogCaptureFixt
     directory = Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls-of-a-stranger"
     directory.mkdir(exist_ok=True)
     with Simulator(ensure_certificates(directory)).run_in_thread() as stranger:
-        site.provider.base_url = stranger.base_url
-        site.provider.save_fields("base_url")
+        site.move(stranger.base_url)
         endpoint = site.publish()
         assert site.chat().status_code == 502
     assert lines_of(endpoint, caplog) == ["certificate, TLS failed: unknown authority"]

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from google.protobuf import json_format
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from config.local.certificates import ensure_certificates
-from tests.support.upstreams.tls import Script, Server, answering, serving
+from tests.support.upstreams.tls import Script, Server, answering, serving, trusted_context
 
 TAKEN = answering(b"{}", headers=("Content-Type: application/json",))
 
@@ -61,9 +58,8 @@ class TraceReceiver:
 
 @contextmanager
 def receiving() -> Iterator[TraceReceiver]:
-    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
     receiver = TraceReceiver()
-    with serving(receiver.answer, certificates.server_context()) as server:
+    with serving(receiver.answer, trusted_context()) as server:
         receiver.server = server
         try:
             yield receiver

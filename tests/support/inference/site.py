@@ -59,6 +59,11 @@ class Site:
             slug, base_url=self.upstream.base_url, secret=secret, **fields
         )
 
+    def move(self, base_url: str) -> None:
+        """Gives the provider another address."""
+        self.provider.base_url = base_url
+        self.provider.save_fields("base_url")
+
     def publish(self, behaviour: str = "sim-echo", **fields: Any) -> ModelEndpoint:
         """Serves the model publicly, with the operator's credential."""
         fields = {"provider": self.provider, "model": self.model, **fields}

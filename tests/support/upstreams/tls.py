@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import os
 import socket
 import ssl
 import threading
@@ -15,6 +16,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+
+from config.local.certificates import ensure_certificates
 
 # Writes an answer to the connection; true when the connection shall serve another request.
 Script = Callable[[socket.socket, bytes, bytes], bool]
@@ -165,6 +168,12 @@ def _receive(line: socket.socket) -> tuple[bytes, bytes] | None:
             return None
         body += piece
     return head, body
+
+
+def trusted_context() -> ssl.SSLContext:
+    """Return the context of a server on loopback whose certificate the service trusts."""
+    directory = Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls"
+    return ensure_certificates(directory).server_context()
 
 
 @contextmanager
