@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import uuid
 from typing import Any
 
 import pytest
@@ -14,16 +13,15 @@ from inference.filters.definitions import Filters, build_filters
 from inference.filters.problems import ContentBlocked
 from inference.filters.screening import Screened, screen
 from inference.requests import parsing
+from tests.support.inference.filters import GUARDRAIL, NUMBER, builtin, custom
 
-GUARDRAIL = uuid.UUID(int=7)
-NUMBER = "4111111111111111"
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(range(200, 256)) * 2).decode()
 UNREADABLE = "cannot read it"
+LONG = custom("[A-Za-z0-9+/]{40}", "block", "LONG")
 
 
 def cards(action: str = "redact", **fields: Any) -> Filters:
-    entry = {"slug": "credit-card", "action": action, "label": "[CREDIT_CARD]", **fields}
-    return build_filters(GUARDRAIL, [entry], None)
+    return builtin("credit-card", action, **fields)
 
 
 def run(filters: Filters, fields: dict[str, Any], *messages: dict[str, Any]) -> Screened:
@@ -107,9 +105,8 @@ def test_a_text_that_cannot_be_replaced_blocks_the_request(fields: dict[str, Any
     ids=str,
 )
 def test_settings_and_known_values_are_not_read(fields: dict[str, Any]) -> None:
-    pattern = [{"pattern": "[0-9]{3}|auto|low|object|integer|function", "action": "block",
-                "label": None}]  # fmt: skip
-    assert run(build_filters(GUARDRAIL, None, pattern), fields).findings == ()
+    filters = custom("[0-9]{3}|auto|low|object|integer|function", "block")
+    assert run(filters, fields).findings == ()
 
 
 def test_values_that_a_schema_names_are_replaced_and_stay_different() -> None:
@@ -159,9 +156,8 @@ def test_texts_with_another_part_between_them_are_read_apart() -> None:
 
 
 def test_numbers_of_unknown_fields_are_read() -> None:
-    pattern = [{"pattern": "^1234$", "action": "block", "label": "PIN"}]
     with pytest.raises(ContentBlocked):
-        run(build_filters(GUARDRAIL, None, pattern), {"documents": [{"pin": 1234}]})
+        run(custom("^1234$", "block", "PIN"), {"documents": [{"pin": 1234}]})
 
 
 def test_ids_of_tool_calls_get_a_pseudonym_that_still_pairs_them() -> None:
@@ -232,25 +228,21 @@ def test_readable_media_are_read(part: dict[str, Any]) -> None:
     ],
 )  # fmt: skip
 def test_what_nobody_can_read_passes_unless_a_filter_blocks_it(message: dict[str, Any]) -> None:
-    everything = [{"pattern": "[A-Za-z0-9+/]{40}", "action": "block", "label": "LONG"}]
-    assert run(build_filters(GUARDRAIL, None, everything), {}, message).findings == ()
+    assert run(LONG, {}, message).findings == ()
     with pytest.raises(ContentBlocked, match=UNREADABLE):
         run(cards("block", block_unreadable=True), {}, message)
     assert run(cards("block", block_unreadable=True), {}).findings == ()
 
 
 def test_base64_in_any_other_place_is_text() -> None:
-    everything = [{"pattern": "[A-Za-z0-9+/]{40}", "action": "block", "label": "LONG"}]
     with pytest.raises(ContentBlocked, match="blocks this content"):
-        run(build_filters(GUARDRAIL, None, everything), {"metadata": {"data": PNG}})
+        run(LONG, {"metadata": {"data": PNG}})
 
 
 def test_a_pattern_may_match_a_name_and_its_value_in_json() -> None:
-    pattern = [{"pattern": '"pin": *[0-9]+', "action": "redact", "label": "PIN"}]
-    filters = (*cards(), *build_filters(GUARDRAIL, None, pattern))
-    screened = run(
-        filters, {}, user({"type": "text", "text": f'{{"pin": 12, "card": "{NUMBER}"}}'})
-    )
+    filters = (*cards(), *custom('"pin": *[0-9]+', label="PIN"))
+    text = f'{{"pin": 12, "card": "{NUMBER}"}}'
+    screened = run(filters, {}, user({"type": "text", "text": text}))
     [_, message] = sent(screened, "messages")
     assert message["content"][0]["text"] == '{"[PIN]": 0, "card": "[CREDIT_CARD]"}'
     assert [(one.label, one.count) for one in screened.findings] == [
@@ -270,9 +262,8 @@ def test_a_pattern_may_match_a_name_and_its_value_in_json() -> None:
 def test_everything_outside_of_messages_counts_as_the_users(
     fields: dict[str, Any], message: dict[str, Any] | None, count: int
 ) -> None:
-    entry = {"slug": "regex-prompt-injection", "action": "flag", "label": "I",
-             "scan_scope": "user_only"}  # fmt: skip
-    found = run(build_filters(GUARDRAIL, [entry], None), fields, *filter(None, [message])).findings
+    filters = builtin("regex-prompt-injection", "flag", scan_scope="user_only")
+    found = run(filters, fields, *filter(None, [message])).findings
     assert sum(one.count for one in found) == count
 
 
@@ -309,10 +300,9 @@ def test_json_in_a_text_may_nest_deeply() -> None:
 
 
 def test_the_prompt_bound_grows_with_replacements_in_any_field() -> None:
-    pattern = [{"pattern": "x", "action": "redact", "label": "LONGER"}]
     fields = {"documents": ["x", "a" * 100, "x"], "metadata": {"m": "y" * 50 + "x"}}
     request = run((), fields).request
-    grown = run(build_filters(GUARDRAIL, None, pattern), fields).request
+    grown = run(custom("x", label="LONGER"), fields).request
     assert grown.prompt_bound == request.prompt_bound + 3 * (len("[LONGER]") - 1)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import copy
 import json
-import uuid
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
@@ -19,16 +18,17 @@ from catalog.capabilities import UNDESCRIBED
 from catalog.dialects.base import Call, Operation, Untranslatable
 from config.api.errors import GatewayError
 from config.credentials import Secret
-from inference.filters.definitions import Filters, build_filters
+from inference.filters.definitions import Filters
 from inference.filters.problems import ContentBlocked
 from inference.filters.screening import screen
 from inference.requests import parsing
 from inference.requests.messages.native import parse_message
 from inference.requests.messages.request import to_chat
+from tests.support.inference.filters import NUMBER, builtin, custom
 from tests.support.suite.tiers import count_examples
 
-NUMBER = "4111111111111111"
 MEDIA = base64.b64encode(bytes(range(256)) * 2).decode()
+PICTURE = f"data:image/png;base64,{MEDIA}"
 DIALECTS = ("openai", "anthropic", "gemini")
 
 words = st.sampled_from(["alpha", "a b", "", "Ünïcode", "x-1", "{}", "[1]", "100"])
@@ -47,7 +47,7 @@ SCHEMA = {
 }
 PARTS = [
     {"type": "text", "text": "hello", "cache_control": {"type": "ephemeral"}},
-    {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{MEDIA}", "detail": "low"}},
+    {"type": "image_url", "image_url": {"url": PICTURE, "detail": "low"}},
     {"type": "image_url", "image_url": "https://images.example/1.png"},
     {"type": "input_audio", "input_audio": {"data": MEDIA, "format": "wav"}},
     {"type": "file", "file": {"filename": "a.pdf", "file_data": f"data:;base64,{MEDIA}"}},
@@ -99,17 +99,22 @@ EMBEDDINGS = {
 RERANK = {
     "model": "m",
     "query": "which one",
-    "documents": [
-        "one",
-        {"text": "two"},
-        {"text": "three", "image": f"data:image/png;base64,{MEDIA}"},
-    ],
+    "documents": ["one", {"text": "two"}, {"text": "three", "image": PICTURE}],
     "top_n": 2,
     "return_documents": True,
     "max_tokens_per_doc": 512,
     "user": "u",
     "provider": {"options": {"acme": {"note": "n", "truncation": False}}},
 }
+_RESULT = {
+    "type": "tool_result", "tool_use_id": "t-1", "content": [{"type": "text", "text": "21"}],
+}  # fmt: skip
+
+
+def in_base64(kind: str) -> dict[str, str]:
+    return {"type": "base64", "media_type": kind, "data": MEDIA}
+
+
 MESSAGES = {
     "model": "m",
     "max_tokens": 16,
@@ -119,21 +124,14 @@ MESSAGES = {
             "role": "user",
             "content": [
                 {"type": "text", "text": "hello"},
-                {
-                    "type": "image",
-                    "source": {"type": "base64", "media_type": "image/png", "data": MEDIA},
-                },
+                {"type": "image", "source": in_base64("image/png")},
                 {"type": "image", "source": {"type": "url", "url": "https://images.example/1"}},
                 {
                     "type": "document",
                     "title": "t",
                     "source": {"type": "text", "media_type": "text/plain", "data": "doc"},
                 },
-                {
-                    "type": "document",
-                    "title": "t",
-                    "source": {"type": "base64", "media_type": "application/pdf", "data": MEDIA},
-                },
+                {"type": "document", "title": "t", "source": in_base64("application/pdf")},
             ],
         },
         {
@@ -144,16 +142,7 @@ MESSAGES = {
                 {"type": "tool_use", "id": "t-1", "name": "look", "input": {"city": ["x", 1]}},
             ],
         },
-        {
-            "role": "user",
-            "content": [
-                {
-                    "type": "tool_result",
-                    "tool_use_id": "t-1",
-                    "content": [{"type": "text", "text": "21"}],
-                }
-            ],
-        },
+        {"role": "user", "content": [_RESULT]},
     ],
     "tools": [{"name": "look", "description": "d", "input_schema": SCHEMA}],
     "tool_choice": {"type": "tool", "name": "look"},
@@ -355,26 +344,14 @@ def test_a_planted_number_never_reaches_an_upstream(route: str, data: st.DataObj
         body = {**data.draw(objects), **body, "unknown": data.draw(values)}
     path, kind = data.draw(st.sampled_from(sorted(slots(body), key=str)))
     inside = data.draw(st.sampled_from(["", "x ", "https://h.example/?n="]))
-    number = data.draw(
-        st.sampled_from(
-            [
-                f"{inside}{NUMBER}",
-                f"{inside}{NUMBER}",
-                json.dumps({"n": [NUMBER]}),
-                {"deep": [{NUMBER: 1}]},
-                {"deep": [{"n": NUMBER}]},
-                int(NUMBER),
-            ]
-        )
-    )
+    texts = [f"{inside}{NUMBER}", f"{inside}{NUMBER}", json.dumps({"n": [NUMBER]})]
+    others = [{"deep": [{NUMBER: 1}]}, {"deep": [{"n": NUMBER}]}, int(NUMBER)]
+    number = data.draw(st.sampled_from([*texts, *others]))
     planted = plant(body, path, kind, number)
     is_escaped = data.draw(st.booleans()) and not isinstance(number, int)
     raw = encode(planted, is_escaped=is_escaped)
     action = data.draw(st.sampled_from(["block", "redact"]))
-    filters = build_filters(
-        uuid.UUID(int=7), None, [{"pattern": NUMBER, "action": action, "label": "N"}]
-    )
-    refusal, request = screened(route, raw, filters)
+    refusal, request = screened(route, raw, custom(NUMBER, action, "N"))
     assert refusal is None or refusal.status in (400, 403)
     assert not isinstance(refusal, ContentBlocked) or NUMBER not in refusal.message
     if request is None:
@@ -391,10 +368,7 @@ def test_the_planted_bodies_are_valid_and_pass_unchanged(route: str) -> None:
     operation, body = ROUTES[route]
     raw = encode(body, is_escaped=False)
     request = parsed(route, operation, raw)
-    filters = build_filters(
-        uuid.UUID(int=7), None, [{"pattern": NUMBER, "action": "block", "label": "N"}]
-    )
-    assert screen(filters, request).request is request
+    assert screen(custom(NUMBER, "block", "N"), request).request is request
     assert outbound(request, "anthropic" if route == "native" else "openai") is not None
 
 
@@ -418,11 +392,10 @@ MALFORMED = {
 )
 def test_a_card_number_is_found_in_every_form(name: str, form: Any) -> None:
     body = {"messages": [{"role": "user", "content": "x"}], name: form}
-    card = [{"slug": "credit-card", "action": "block", "label": "[CREDIT_CARD]"}]
     raw = json.dumps(body)
     if isinstance(form, float):
         raw = raw.replace("4111111111111111.0", "4.111111111111111e15")
-    refusal, _ = screened("chat", raw.encode(), build_filters(uuid.UUID(int=7), card, None))
+    refusal, _ = screened("chat", raw.encode(), builtin("credit-card", "block"))
     assert refusal is not None
     if (name, type(form)) not in MALFORMED:
         assert refusal.message == f"A guardrail blocks this content in `{name}`: [CREDIT_CARD]."
