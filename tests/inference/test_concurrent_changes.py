@@ -314,11 +314,8 @@ def test_accounts_and_meters_are_searched_from_the_newest_entry(
         finally:
             session.terminate()
 
-    scans = list(find_scans(json.loads(asyncio.run(explain()))))
-    assert sorted(scans) == [
-        ("billing_account_pkey", "Backward"),
-        ("billing_meter_pkey", "Backward"),
-    ]
+    scans = sorted(find_scans(json.loads(asyncio.run(explain()))))
+    assert scans == [(f"billing_{table}_pkey", "Backward") for table in ("account", "meter")]
 
 
 def find_scans(node: Any) -> Iterator[tuple[str, str]]:
@@ -338,12 +335,10 @@ def test_the_transfers_of_concurrent_changes_are_ended_once(
 ) -> None:
     row = make_pending(tenants[0])
 
-    assert (
-        run_beside(
-            lambda cursor: settle(cursor, row), lambda cursor: settle(cursor, row), eventually
-        )
-        == 0
-    )
+    def end(cursor: CursorWrapper) -> int:
+        return settle(cursor, row)
+
+    assert run_beside(end, end, eventually) == 0
     assert Transfer.objects.get(reference=row.pk).posted_nano == 40
     ledger.grant(row.organization_id, 1, actor="test")
     assert sums(tenants[0]) == (0, 40, 40, 0, 40)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 from django.db import IntegrityError, connection, connections, transaction
 
-from accounts.models import ApiKey, Member
+from accounts.models import ApiKey
 from billing.models import Account
 from billing.verification import find_differences, run_check
 from catalog.models import CatalogVersion, ModelEndpoint
@@ -22,6 +22,7 @@ from inference.settlement.verification import VERIFY_REFERENCES
 from tests.support import factories
 from tests.support.database.locks import waiting
 from tests.support.factories import Tenant
+from tests.support.governance import make_key, make_member
 
 # The tables that a generation refers to, with the columns and what ``verify_ledger`` calls them.
 REFERENCES: Final = [
@@ -49,13 +50,21 @@ def delete(table: str, key: Any) -> int:
     return run(f"DELETE FROM {table} WHERE id = %s", key)
 
 
+def delete_unchecked(table: str, key: Any) -> None:
+    run("SET CONSTRAINTS ALL IMMEDIATE")
+    # In the role of a replica PostgreSQL fires no triggers and checks no foreign keys.
+    run("SET LOCAL session_replication_role = replica")
+    delete(table, key)
+    run("SET LOCAL session_replication_role = DEFAULT")
+
+
 def make_generation(tenant: Tenant, column: str, **fields: Any) -> Generation:
     """Makes a generation that refers to a row of the column's table."""
     if column == "private_endpoint_id":
         fields["private_endpoint"] = factories.make_draft(
             tenant, factories.make_model(), factories.make_provider()
         )
-    member = Member.objects.create(organization=tenant.organization, email="a@example.com")
+    member = make_member(tenant.organization)
     return factories.make_generation(tenant, member_id=member.pk, **fields)
 
 
@@ -71,7 +80,7 @@ def test_a_row_with_a_generation_is_not_deleted(
 
 
 def test_rows_without_generations_are_deleted(tenant: Tenant) -> None:
-    member = Member.objects.create(organization=tenant.organization, email="a@example.com")
+    member = make_member(tenant.organization)
     endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
     assert delete("accounts_member", member.pk) == 1
     assert delete("catalog_modelendpoint", endpoint.pk) == 1
@@ -95,29 +104,19 @@ def test_verify_ledger_finds_a_reference_to_nothing(
 ) -> None:
     row = make_generation(tenant, column)
     key = getattr(row, column)
-    run("SET CONSTRAINTS ALL IMMEDIATE")
-    # In the role of a replica PostgreSQL fires no triggers and checks no foreign keys.
-    run("SET LOCAL session_replication_role = replica")
-    delete(table, key)
-    run("SET LOCAL session_replication_role = DEFAULT")
+    delete_unchecked(table, key)
     assert run_check(VERIFY_REFERENCES) == [f"generation {row.pk}: its {name} {key} does not exist"]
 
 
 def test_verify_ledger_finds_a_journal_without_its_generation(tenant: Tenant) -> None:
     row = factories.make_generation(tenant, status="pending")
-    run("SET CONSTRAINTS ALL IMMEDIATE")
-    run("SET LOCAL session_replication_role = replica")
-    delete("inference_generation", row.pk)
-    run("SET LOCAL session_replication_role = DEFAULT")
+    delete_unchecked("inference_generation", row.pk)
     assert run_check(VERIFY_REFERENCES) == [f"journal {row.pk}: its generation does not exist"]
 
 
 def test_verify_ledger_finds_a_transfer_without_its_account(tenant: Tenant) -> None:
     purse = Account.objects.get(organization=tenant.organization, kind="credits")
-    run("SET CONSTRAINTS ALL IMMEDIATE")
-    run("SET LOCAL session_replication_role = replica")
-    delete("billing_account", purse.pk)
-    run("SET LOCAL session_replication_role = DEFAULT")
+    delete_unchecked("billing_account", purse.pk)
     found = f"its accounts are not those of organization {tenant.organization.pk}"
     assert any(text.endswith(found) for text in find_differences())
 
@@ -157,8 +156,7 @@ class Racer:
 def racer(transactional_db: None) -> Racer:
     tenant = factories.make_tenant()
     endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
-    key, _ = ApiKey.objects.create_key(workspace=tenant.workspace, name="raced")
-    return Racer(tenant, key, endpoint)
+    return Racer(tenant, make_key(tenant), endpoint)
 
 
 def in_a_thread(act: Any) -> Any:

@@ -26,6 +26,7 @@ from inference.requests.responses.request import to_chat
 from tests.support.inference.pdf_files import (
     CIRCLE,
     PLUGIN,
+    document_part,
     encode,
     file_part,
     find_readers,
@@ -76,10 +77,7 @@ def test_the_text_stands_where_the_file_was() -> None:
 
 @pytest.mark.parametrize(
     "file",
-    [
-        make_pdf(*[stream(WORDY, is_packed=True)] * 400),
-        make_paper("short") + b"\n" * 4_000_000,
-    ],
+    [make_pdf(*[stream(WORDY, is_packed=True)] * 400), make_paper("short") + b"\n" * 4_000_000],
     ids=["text", "file"],
 )
 def test_reading_takes_what_it_counts(file: bytes) -> None:
@@ -113,14 +111,7 @@ def test_the_request_is_measured_with_the_text() -> None:
     after = read_files(before)
     text = contents(after)[0][1]
     same = parse(WORDS, text)
-    for name in (
-        "inputs",
-        "images",
-        "media",
-        "least_tokens",
-        "max_tokens",
-        "choices",
-    ):
+    for name in ("inputs", "images", "media", "least_tokens", "max_tokens", "choices"):
         assert getattr(after, name) == getattr(same, name)
     # The names of the model and the plugin are no part of the prompt, nor are spaces of the JSON.
     assert 0 <= same.prompt_bound - after.prompt_bound < 64
@@ -143,11 +134,7 @@ def test_both_names_of_the_engine_read_text(engine: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "plugin",
-    [
-        {"id": "file-parser", "pdf": {"engine": "native"}},
-        {**PLUGIN, "enabled": False},
-    ],
+    "plugin", [{"id": "file-parser", "pdf": {"engine": "native"}}, {**PLUGIN, "enabled": False}]
 )
 def test_without_the_engine_the_file_travels(plugin: Any) -> None:
     part = file_part(make_paper("Hi"))
@@ -184,20 +171,13 @@ def test_a_file_of_another_kind_is_left_to_the_model() -> None:
 
 def test_files_of_several_messages_are_read() -> None:
     paper = file_part(make_paper("one"))
-    request = parsing.parse(
-        Operation.CHAT,
-        json.dumps(
-            {
-                "messages": [
-                    {"role": "user", "content": [paper]},
-                    {"role": "assistant", "content": None},
-                    {"role": "tool", "tool_call_id": "1", "content": [paper]},
-                    {"role": "user", "content": "Hi"},
-                ],
-                "plugins": [PLUGIN],
-            }
-        ).encode(),
-    )
+    messages = [
+        {"role": "user", "content": [paper]},
+        {"role": "assistant", "content": None},
+        {"role": "tool", "tool_call_id": "1", "content": [paper]},
+        {"role": "user", "content": "Hi"},
+    ]
+    request = parse(messages=messages)
     first, second, third, fourth = contents(read_files(request))
     assert first == third
     assert (second, fourth) == (None, "Hi")
@@ -263,21 +243,24 @@ def test_a_part_without_a_file_is_refused(part: Any) -> None:
     assert list(refuse(part)) == [PLACE]
 
 
+def find_problem(*files: bytes) -> tuple[int, str]:
+    """Returns the index of the file that cannot be read, and why."""
+    with pytest.raises(reading.UnreadablePdf) as caught:
+        reading.read_pdfs([*files])
+    return caught.value.index, caught.value.problem
+
+
 def test_pages_are_counted_over_all_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MAX_PAGES", 3)
     assert len(reading.read_pdfs([make_paper("1", "2"), make_paper("3")])) == 2
-    with pytest.raises(reading.UnreadablePdf) as caught:
-        reading.read_pdfs([make_paper("1", "2"), make_paper("3", "4")])
-    assert (caught.value.index, caught.value.problem) == (1, "pages")
+    assert find_problem(make_paper("1", "2"), make_paper("3", "4")) == (1, "pages")
 
 
 def test_text_is_counted_over_all_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MAX_TEXT_BYTES", 6)
     assert reading.read_pdfs([make_paper("abc"), make_paper("de")]) == [["abc"], ["de"]]
     assert reading.read_pdfs([make_paper("abc"), make_paper("def")]) == [["abc"], ["def"]]
-    with pytest.raises(reading.UnreadablePdf) as caught:
-        reading.read_pdfs([make_paper("abc"), make_paper("defg")])
-    assert (caught.value.index, caught.value.problem) == (1, "text")
+    assert find_problem(make_paper("abc"), make_paper("defg")) == (1, "text")
 
 
 def test_files_are_counted() -> None:
@@ -290,9 +273,7 @@ def test_files_are_counted() -> None:
 
 def test_the_kernel_ends_a_file_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "CPU_SECONDS", 1)
-    with pytest.raises(reading.UnreadablePdf) as caught:
-        reading.read_pdfs([make_paper("quick"), make_slow()])
-    assert (caught.value.index, caught.value.problem) == (1, "time")
+    assert find_problem(make_paper("quick"), make_slow()) == (1, "time")
 
 
 def test_the_worker_ends_a_file_that_takes_too_long(
@@ -302,10 +283,9 @@ def test_the_worker_ends_a_file_that_takes_too_long(
     program.write_text("import time; print('{\"ready\": true}', flush=True); time.sleep(600)")
     monkeypatch.setattr(reading, "_COMMAND", (*reading._COMMAND[:3], str(program)))
     monkeypatch.setattr(reading, "_SECONDS", 0.5)
-    with pytest.raises(reading.UnreadablePdf) as caught:
-        # More than a pipe takes, to a program that reads nothing.
-        reading.read_pdfs([bytes(1 << 20)])
-    assert caught.value.problem == "time"
+    # More than a pipe takes, to a program that reads nothing.
+    _, problem = find_problem(bytes(1 << 20))
+    assert problem == "time"
 
 
 @pytest.mark.parametrize("command", [("/nowhere",), ("/bin/false",)])
@@ -322,14 +302,7 @@ def test_the_process_has_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CAUSEWAY_SECRET_OF_THE_TEST", "x")
     monkeypatch.setattr(reading, "CPU_SECONDS", 2)
     problems: list[str] = []
-
-    def run() -> None:
-        try:
-            reading.read_pdfs([make_slow()])
-        except reading.UnreadablePdf as exc:
-            problems.append(exc.problem)
-
-    thread = threading.Thread(target=run)
+    thread = threading.Thread(target=lambda: problems.append(find_problem(make_slow())[1]))
     thread.start()
     looks = 0
     while thread.is_alive():
@@ -354,14 +327,9 @@ def test_files_of_responses_and_messages_are_read() -> None:
     chat = to_chat(json.dumps(body).encode()).chat
     [[found]] = contents(read_files(parsing.parse(Operation.CHAT, chat, is_checked=True)))
     assert found["text"].startswith('<file name="a.pdf">\n### Page 1\nHello PDF')
-    source = {"type": "base64", "media_type": "application/pdf", "data": url.partition(",")[2]}
-    block = {"type": "document", "source": source, "title": "b.pdf"}
-    body = {
-        "model": "a/b",
-        "max_tokens": 9,
-        "messages": [{"role": "user", "content": [block]}],
-        "plugins": [PLUGIN],
-    }
+    block = document_part(make_paper("Hello PDF"), title="b.pdf")
+    messages = [{"role": "user", "content": [block]}]
+    body = {"model": "a/b", "max_tokens": 9, "messages": messages, "plugins": [PLUGIN]}
     request = parse_message(json.dumps(body).encode())
     # The file itself must not travel beside its text.
     assert request.native is None

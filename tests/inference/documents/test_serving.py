@@ -24,6 +24,7 @@ from tests.support.factories import Tenant
 from tests.support.governance import make_preset
 from tests.support.inference.pdf_files import (
     PLUGIN,
+    document_part,
     encode,
     file_part,
     find_readers,
@@ -93,28 +94,21 @@ def test_a_stream_reads_the_text(text_site: Site) -> None:
 
 def test_a_response_reads_the_text(text_site: Site) -> None:
     part = {"type": "input_file", "filename": "a.pdf", "file_data": encode(PAPER)}
-    body = {
-        "model": text_site.model.slug,
-        "input": [{"role": "user", "content": [part]}],
-        "plugins": [PLUGIN],
-    }
+    asked = [{"role": "user", "content": [part]}]
+    body = {"model": text_site.model.slug, "input": asked, "plugins": [PLUGIN]}
     answer = text_site.post(body, path=RESPONSES)
     assert answer.status_code == 200, answer.text
     assert "gamma" in sent_text(text_site)
 
 
+def message_body(site: Site) -> dict[str, Any]:
+    messages = [{"role": "user", "content": [document_part(PAPER)]}]
+    model = site.model.slug
+    return {"model": model, "max_tokens": 50, "messages": messages, "plugins": [PLUGIN]}
+
+
 def test_a_message_reads_the_text(text_site: Site) -> None:
-    source = {
-        "type": "base64",
-        "media_type": "application/pdf",
-        "data": encode(PAPER).partition(",")[2],
-    }
-    body = {
-        "model": text_site.model.slug,
-        "max_tokens": 50,
-        "messages": [{"role": "user", "content": [{"type": "document", "source": source}]}],
-        "plugins": [PLUGIN],
-    }
+    body = message_body(text_site)
     answer = text_site.post(body, path=MESSAGES)
     assert answer.status_code == 200, answer.text
     assert "gamma" in sent_text(text_site)
@@ -151,9 +145,8 @@ def test_an_engine_of_others_and_a_url_are_refused_by_name(text_site: Site) -> N
     part = file_part(f"{text_site.upstream.base_url}/a.pdf")
     answer = text_site.chat([part], plugins=[PLUGIN])
     assert answer.status_code == 400
-    assert list(answer.json()["error"]["metadata"]["fields"]) == [
-        "messages[0].content[0].file.file_data"
-    ]
+    [field] = answer.json()["error"]["metadata"]["fields"]
+    assert field == "messages[0].content[0].file.file_data"
     assert snapshots.everything() == before
     text_site.assert_nothing_happened()
 
@@ -215,18 +208,7 @@ def test_a_count_whose_key_is_revoked_while_it_waits_is_refused(
     text_site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "CPU_SECONDS", 3)
-    source = {
-        "type": "base64",
-        "media_type": "application/pdf",
-        "data": encode(PAPER).partition(",")[2],
-    }
-    content = [{"type": "document", "source": source}]
-    body = {
-        "model": text_site.model.slug,
-        "max_tokens": 50,
-        "messages": [{"role": "user", "content": content}],
-        "plugins": [PLUGIN],
-    }
+    body = message_body(text_site)
     slow = make_slow()
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(send, text_site, slow, 120)

@@ -102,6 +102,13 @@ def encode(data: bytes, kind: str = "application/pdf") -> str:
     return f"data:{kind};base64,{base64.b64encode(data).decode()}"
 
 
+def document_part(file: bytes, **fields: Any) -> dict[str, Any]:
+    """Returns a file as Anthropic's interface has it."""
+    data = encode(file).partition(",")[2]
+    source = {"type": "base64", "media_type": "application/pdf", "data": data}
+    return {"type": "document", "source": source, **fields}
+
+
 def file_part(data: bytes | str, name: str | None = "paper.pdf", **members: Any) -> dict[str, Any]:
     """Returns the part of a chat message that has a file."""
     url = data if isinstance(data, str) else encode(data)
