@@ -86,9 +86,7 @@ def test_rows_without_generations_are_deleted(tenant: Tenant) -> None:
     assert delete("catalog_modelendpoint", endpoint.pk) == 1
 
 
-def test_a_running_generation_and_an_account_with_transfers_are_not_deleted(
-    tenant: Tenant,
-) -> None:
+def test_a_running_generation_and_an_account_with_transfers_are_not_deleted(tenant: Tenant) -> None:
     running = factories.make_generation(tenant, status="pending")
     purse = Account.objects.get(organization=tenant.organization, kind="credits")
     for table, key in (("inference_generation", running.pk), ("billing_account", purse.pk)):

@@ -6,13 +6,7 @@ import struct
 
 import pytest
 
-from catalog.dialects.audio import (
-    SoundMeter,
-    find_extension,
-    measure,
-    read_plain_sound,
-    recognize,
-)
+from catalog.dialects.audio import SoundMeter, find_extension, measure, read_plain_sound, recognize
 
 
 def wav(seconds: float, *, codec: int = 1, rate: int = 8_000, tail: bytes = b"") -> bytes:

@@ -128,9 +128,7 @@ def test_a_caller_that_leaves_before_the_head_pays_for_the_prompt(
     assert_ended(site, Ending("cancelled", (6, 0), True))
 
 
-def test_a_caller_that_leaves_a_fallback_pays_for_the_candidate_that_was_asked(
-    site: Site,
-) -> None:
+def test_a_caller_that_leaves_a_fallback_pays_for_the_candidate_that_was_asked(site: Site) -> None:
     site.publish("sim-status:503")
     site.publish(
         "sim-stall",

@@ -342,10 +342,7 @@ def test_excluded_reasoning_removes_thinking_parts_of_the_content(
 
 
 def test_a_caller_that_stops_reading_is_disconnected_at_the_deadline(
-    site: Site,
-    upstream: Serve,
-    settings: Any,
-    caplog: pytest.LogCaptureFixture,
+    site: Site, upstream: Serve, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings.HOLD_TIMEOUT = 1
     is_closed = threading.Event()

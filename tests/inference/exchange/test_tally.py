@@ -137,11 +137,7 @@ FAILED = text(0, finish="error")
     ],
 )
 def test_charge_depends_on_the_ending(
-    ending: Ending,
-    stream: bool,
-    parts: list[Chunk],
-    is_sent: bool,
-    charged: Count | None,
+    ending: Ending, stream: bool, parts: list[Chunk], is_sent: bool, charged: Count | None
 ) -> None:
     assert tally_of(*parts, stream=stream).charge(ending, is_sent=is_sent) == charged
 
@@ -174,11 +170,7 @@ def test_what_comes_after_the_caller_has_left_counts_only_by_its_usage() -> None
     ],
 )
 def test_price_returns_credits_and_upstream_cost(
-    rates: dict[str, str],
-    fee: str,
-    is_byok: bool,
-    usage: tuple[int, int],
-    cost: tuple[int, int],
+    rates: dict[str, str], fee: str, is_byok: bool, usage: tuple[int, int], cost: tuple[int, int]
 ) -> None:
     tally = tally_of(fee=fee)
     assert tally.price(Usage(*usage), candidate(is_byok=is_byok, **rates)) == Cost(*cost)

@@ -72,10 +72,7 @@ class CountingConnection(DataPlaneConnection):
         self.counts: Counter[str] = Counter()
 
     async def execute(
-        self,
-        query: Statement,
-        parameters: Sequence[Any],
-        organizations: Collection[uuid.UUID] = (),
+        self, query: Statement, parameters: Sequence[Any], organizations: Collection[uuid.UUID] = ()
     ) -> list[Sequence[Any]]:
         self.counts[query.name] += 1
         return await super().execute(query, parameters, organizations)

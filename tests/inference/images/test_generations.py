@@ -12,14 +12,7 @@ from billing.models import Transfer
 from tests.support import factories
 from tests.support.database.snapshots import everything
 from tests.support.inference.health import failures_of
-from tests.support.inference.pictures import (
-    DATA_URL,
-    EDITS,
-    GENERATIONS,
-    PNG,
-    ROUTER,
-    reference,
-)
+from tests.support.inference.pictures import DATA_URL, EDITS, GENERATIONS, PNG, ROUTER, reference
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
 from tests.support.simulator.pictures import make_png
@@ -136,10 +129,7 @@ def test_a_form_may_have_several_images_a_mask_and_options(site: Site) -> None:
             "input_references[1].image_url.url",
         ),
         ({"input_references": [reference()], "mask": reference("x")}, "mask.image_url.url"),
-        (
-            {"input_references": [reference()], "mask": reference(), "markup": reference()},
-            "markup",
-        ),
+        ({"input_references": [reference()], "mask": reference(), "markup": reference()}, "markup"),
         ({"response_format": "png"}, "response_format"),
         ({"seed": 1.5}, "seed"),
         ({"user": "a\nb"}, "user"),
