@@ -31,6 +31,16 @@ from tests.support.ledger import assert_in_order
 
 Wait = Callable[[Callable[[], bool]], None]
 
+COPIED = (
+    "workspace_id", "api_key_id", "operation", "model", "model_endpoint_id", "provider_name",
+    "price_id",
+)  # fmt: skip
+UNSTATED = (
+    "member_id", "end_user", "session_id", "trace", "preset_id", "http_referer", "app_title",
+    "user_agent", "private_endpoint_id", "attestation_id", "limit_subjects", "units",
+    "key_expires_at",
+)  # fmt: skip
+
 
 @pytest.fixture
 def tenants(transactional_db: None) -> list[Tenant]:
@@ -65,36 +75,18 @@ def make_row(pending: Generation, identity: str, hold: int = 70) -> GenerationRo
     return GenerationRow(
         id=identity,
         organization_id=organization.pk,
-        workspace_id=pending.workspace_id,
-        api_key_id=pending.api_key_id,
-        member_id=None,
-        end_user=None,
-        session_id=None,
-        trace=None,
-        preset_id=None,
         region="global",
-        http_referer=None,
-        app_title=None,
-        user_agent=None,
-        operation=pending.operation,
         streamed=False,
-        model=pending.model,
-        private_endpoint_id=None,
-        model_endpoint_id=pending.model_endpoint_id,
-        provider_name=pending.provider_name,
-        price_id=pending.price_id,
         is_byok=False,
-        attestation_id=None,
         request_id="request",
         hold_nano=hold,
         upstream_hold_nano=0,
         held_tokens=9,
-        limit_subjects=None,
         images=0,
-        units=None,
         credits_id=accounts["credits"],
         usage_id=accounts["usage"],
-        key_expires_at=None,
+        **{name: getattr(pending, name) for name in COPIED},
+        **dict.fromkeys(UNSTATED),
         routing_version=organization.routing_version,
         catalog_version=0 if version is None else version.version,
     )

@@ -169,19 +169,14 @@ def test_streams_and_failures_carry_the_headers(site: Site) -> None:
     limit(site, "api_key", requests_per_minute=100, tokens_per_minute=10_000)
     stream = site.chat(stream=True)
     assert (stream.status_code, rate_of(stream)["limit-requests"]) == (200, "100")
-    message = site.post(
-        {**site.chat_body(), "max_tokens": 9}, path="/api/v1/messages", key=site.tenant.api_key
-    )
+    message = site.post(site.chat_body(max_tokens=9), path="/api/v1/messages")
     assert (message.status_code, rate_of(message)["limit-tokens"]) == (200, "10000")
     broken = factories.make_model("acme/broken")
     site.publish("sim-status:500", model=broken)
     failed = site.chat(model=broken.slug)
     assert failed.status_code >= 500
-    assert rate_of(failed).keys() == {
-        f"{part}-{kind}"
-        for part in ("limit", "remaining", "reset")
-        for kind in ("requests", "tokens")
-    }
+    parts, kinds = ("limit", "remaining", "reset"), ("requests", "tokens")
+    assert rate_of(failed).keys() == {f"{part}-{kind}" for part in parts for kind in kinds}
 
 
 def test_a_limited_model_gives_way_to_the_next_one(site: Site) -> None:
@@ -201,12 +196,8 @@ def test_a_limited_model_gives_way_to_the_next_one(site: Site) -> None:
 
 def test_the_refusal_by_a_limit_of_a_model_tells_of_the_other_limits(site: Site) -> None:
     site.publish()
-    limit(
-        site,
-        "api_key",
-        requests_per_minute=100,
-        models={site.model.slug: {"tokens_per_minute": 50}},
-    )
+    of_model = {site.model.slug: {"tokens_per_minute": 50}}
+    limit(site, "api_key", requests_per_minute=100, models=of_model)
     refused = site.chat(max_tokens=51)
     assert refused.json()["error"]["metadata"]["rate_limit"]["model"] == site.model.slug
     told = rate_of(refused)
@@ -278,15 +269,9 @@ def reading(**changes: object) -> MeterReading:
 )
 def test_a_window_ends_with_the_minute_or_the_day(rate: Rate, used: int) -> None:
     meter = reading(
-        requests=10,
-        requests_before=7,
-        requests_before_day=4,
-        tokens=100,
-        tokens_before=50,
-        held_tokens=5,
-        running=2,
-        minute=NOW.replace(second=0),
-    )
+        requests=10, requests_before=7, requests_before_day=4, tokens=100, tokens_before=50,
+        held_tokens=5, running=2, minute=NOW.replace(second=0),
+    )  # fmt: skip
     assert used_of(rate, meter, NOW) == used
     tomorrow = NOW + timedelta(seconds=30)
     later = {Rate.TOKENS_PER_MINUTE: 5, Rate.CONCURRENT_REQUESTS: 2}.get(rate, 0)
@@ -296,11 +281,8 @@ def test_a_window_ends_with_the_minute_or_the_day(rate: Rate, used: int) -> None
 
 def test_the_headers_tell_of_the_limit_with_the_least_left() -> None:
     meter = reading(requests=8, requests_before=0, requests_before_day=0, minute=NOW)
-    rule = RateRule(
-        LimitScope.API_KEY,
-        meter.subject_id,
-        {Rate.REQUESTS_PER_MINUTE: 100, Rate.REQUESTS_PER_DAY: 10},
-    )
+    limits = {Rate.REQUESTS_PER_MINUTE: 100, Rate.REQUESTS_PER_DAY: 10}
+    rule = RateRule(LimitScope.API_KEY, meter.subject_id, limits)
     assert render_headers([rule], {meter.subject_id: meter}, NOW) == {
         "x-ratelimit-limit-requests": "10",
         "x-ratelimit-remaining-requests": "2",

@@ -8,7 +8,10 @@ from contextlib import ExitStack
 import pytest
 
 from inference.broadcast.sender import Broadcaster
+from tests.support.broadcast.destinations import broadcast_to
+from tests.support.broadcast.feeds import Feed
 from tests.support.broadcast.traces import TraceReceiver, receiving
+from tests.support.factories import Tenant
 
 
 @pytest.fixture
@@ -25,3 +28,9 @@ def receiver(make_receiver: Callable[[], TraceReceiver]) -> TraceReceiver:
 @pytest.fixture
 def broadcaster() -> Broadcaster:
     return Broadcaster()
+
+
+@pytest.fixture
+def feed(tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster) -> Feed:
+    destination = broadcast_to(tenant.workspace, receiver.url)
+    return Feed(tenant, receiver, destination, broadcaster)

@@ -39,6 +39,7 @@ from tests.support.broadcast.destinations import (
     retry_now,
     rewind,
 )
+from tests.support.broadcast.feeds import Feed, make_some
 from tests.support.broadcast.traces import TAKEN, TraceReceiver
 from tests.support.database.locks import beside, locked
 from tests.support.factories import Tenant
@@ -56,36 +57,24 @@ def named_as_given_up(caplog: pytest.LogCaptureFixture) -> str:
     return line
 
 
-def make_some(tenant: Tenant, count: int, **fields: Any) -> list[str]:
-    """Makes generations, the oldest first, and returns their ids."""
-    minutes = range(count, 0, -1)
-    return [make_past_generation(tenant, minutes=minute, **fields).pk for minute in minutes]
-
-
-def test_generations_are_sent_once_in_order(
-    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster
-) -> None:
-    destination = broadcast_to(tenant.workspace, receiver.url)
-    ids = make_some(tenant, 5)
-    assert broadcaster.run() == 5
-    assert broadcaster.run() == 0
-    assert receiver.ids() == ids
-    progress = progress_of(destination)
+def test_generations_are_sent_once_in_order(feed: Feed) -> None:
+    ids = feed.make(5)
+    assert feed.run() == 5
+    assert feed.run() == 0
+    assert feed.receiver.ids() == ids
+    progress = feed.progress()
     assert (progress.sent, progress.skipped, progress.failures) == (5, 0, 0)
     assert progress.succeeded_at is not None
     assert progress.cursor_at < clock.now() - timedelta(seconds=9)
 
 
-def test_a_batch_is_bounded(
-    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster
-) -> None:
-    broadcast_to(tenant.workspace, receiver.url)
+def test_a_batch_is_bounded(feed: Feed) -> None:
     BroadcastProgress.objects.update(batch=2)
-    ids = make_some(tenant, 5)
-    assert broadcaster.run() == 5
+    ids = feed.make(5)
+    assert feed.run() == 5
     # It grows again with each success.
-    assert [len(batch) for batch in receiver.batches()] == [2, 3]
-    assert receiver.ids() == ids
+    assert [len(batch) for batch in feed.receiver.batches()] == [2, 3]
+    assert feed.receiver.ids() == ids
 
 
 def test_only_what_a_workspace_broadcasts_is_sent(
@@ -147,29 +136,23 @@ def test_a_session_is_sampled_as_a_whole(
     assert {len(sent.intersection(ids)) for ids in sessions.values()} == {0, 2}
 
 
-def test_a_running_generation_is_sent_when_it_has_ended(
-    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster
-) -> None:
+def test_a_running_generation_is_sent_when_it_has_ended(feed: Feed) -> None:
     """The cursor passes it, so that a long stream holds nothing back."""
-    destination = broadcast_to(tenant.workspace, receiver.url)
-    late = make_past_generation(tenant, minutes=9, status=Generation.Status.PENDING)
-    early = make_past_generation(tenant, minutes=3)
-    assert broadcaster.run() == 1
+    late = make_past_generation(feed.tenant, minutes=9, status=Generation.Status.PENDING)
+    early = make_past_generation(feed.tenant, minutes=3)
+    assert feed.run() == 1
     assert [wait.generation_id for wait in BroadcastWait.objects.all()] == [late.pk]
     Generation.objects.filter(pk=late.pk).update(status="completed", finish_reason="stop")
-    assert broadcaster.run() == 1
-    assert receiver.ids() == [early.pk, late.pk]
+    assert feed.run() == 1
+    assert feed.receiver.ids() == [early.pk, late.pk]
     assert not BroadcastWait.objects.exists()
-    assert broadcaster.run() == 0
-    assert progress_of(destination).sent == 2
+    assert feed.run() == 0
+    assert feed.progress().sent == 2
 
 
-def test_a_generation_that_left_is_not_waited_for(
-    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster
-) -> None:
-    destination = broadcast_to(tenant.workspace, receiver.url)
-    BroadcastWait.objects.create(destination=destination, generation_id="gen-1-gone")
-    assert broadcaster.run() == 0
+def test_a_generation_that_left_is_not_waited_for(feed: Feed) -> None:
+    BroadcastWait.objects.create(destination=feed.destination, generation_id="gen-1-gone")
+    assert feed.run() == 0
     assert not BroadcastWait.objects.exists()
 
 
@@ -187,43 +170,39 @@ def test_a_generation_that_left_is_not_waited_for(
     ],
 )
 def test_a_failure_moves_no_cursor_and_is_tried_again(
-    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster, script: Script, error: str
+    feed: Feed, script: Script, error: str
 ) -> None:
-    destination = broadcast_to(tenant.workspace, receiver.url)
-    ids = make_some(tenant, 2)
-    before = progress_of(destination)
-    receiver.scripts = [script]
-    assert broadcaster.run() == 0
-    after = progress_of(destination)
+    ids = feed.make(2)
+    before = feed.progress()
+    feed.receiver.scripts = [script]
+    assert feed.run() == 0
+    after = feed.progress()
     assert (after.cursor_at, after.cursor_id) == (before.cursor_at, "")
     assert (after.failures, after.last_error, after.sent) == (1, error, 0)
     assert after.failing_since is not None
     assert after.retry_at is not None
     # It is not tried before its time.
-    assert broadcaster.run() == 0
-    assert len(receiver.heads) == 1
+    assert feed.run() == 0
+    assert len(feed.receiver.heads) == 1
     retry_now()
-    assert broadcaster.run() == 2
-    assert receiver.ids() == [*ids, *ids]
-    after = progress_of(destination)
+    assert feed.run() == 2
+    assert feed.receiver.ids() == [*ids, *ids]
+    after = feed.progress()
     assert (after.failures, after.last_error, after.retry_at) == (0, "", None)
 
 
-def test_the_pause_grows_and_a_receiver_may_ask_for_more(
-    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster
-) -> None:
-    destination = broadcast_to(tenant.workspace, receiver.url)
-    make_some(tenant, 1)
+def test_the_pause_grows_and_a_receiver_may_ask_for_more(feed: Feed) -> None:
+    feed.make(1)
     busy = answering(status="429 Slow down", headers=("Retry-After: 120",))
     date = "Tue, 14 Jul 2026 03:33:20 GMT", "Tue, 14 Jul 2026 03:37:20 GMT"
     until = answering(status="503 No", headers=(f"Date: {date[0]}", f"Retry-After: {date[1]}"))
     endless = answering(status="503 No", headers=("Retry-After: 999999999999999",))
-    receiver.scripts = [busy, until, endless, *[answering(status="500 No")] * 6, busy]
+    feed.receiver.scripts = [busy, until, endless, *[answering(status="500 No")] * 6, busy]
     pauses = []
     for _ in range(10):
         begin = clock.now()
-        broadcaster.run()
-        retry_at = progress_of(destination).retry_at
+        feed.run()
+        retry_at = feed.progress().retry_at
         assert retry_at is not None
         pauses.append(round((retry_at - begin).total_seconds() / 5) * 5)
         retry_now()
@@ -356,15 +335,10 @@ def test_a_destination_whose_row_is_locked_delays_no_other_tenant(
 
 
 def test_a_page_whose_result_cannot_be_stored_is_not_sent_again_at_once(
-    tenant: Tenant,
-    receiver: TraceReceiver,
-    broadcaster: Broadcaster,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    feed: Feed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    destination = broadcast_to(tenant.workspace, receiver.url)
-    BroadcastProgress.objects.filter(pk=destination.pk).update(batch=1)
-    make_some(tenant, 3)
+    BroadcastProgress.objects.filter(pk=feed.destination.pk).update(batch=1)
+    feed.make(3)
     monkeypatch.setattr(engine, "RUN_SECONDS", 1.0)
     with connection.cursor() as cursor:
         # PostgreSQL alters no table while deferred checks are pending.
@@ -372,10 +346,10 @@ def test_a_page_whose_result_cannot_be_stored_is_not_sent_again_at_once(
         cursor.execute(
             "ALTER TABLE accounts_broadcastprogress ADD CONSTRAINT nothing_sent CHECK (sent = 0)"
         )
-    assert broadcaster.run() == 0
-    assert len(receiver.heads) == 1
-    assert progress_of(destination).sent == 0
-    name = f"the broadcast to destination {destination.pk}"
+    assert feed.run() == 0
+    assert len(feed.receiver.heads) == 1
+    assert feed.progress().sent == 0
+    name = f"the broadcast to destination {feed.destination.pk}"
     assert f"the result of {name} is not stored: IntegrityError" in caplog.text
 
 
@@ -401,37 +375,25 @@ def test_rules_that_cannot_be_read_stop_no_other_tenant(
     assert broadcaster.run() == 1
 
 
-def test_a_request_has_a_time_limit(
-    tenant: Tenant,
-    receiver: TraceReceiver,
-    broadcaster: Broadcaster,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_request_has_a_time_limit(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sending, "ATTEMPT_SECONDS", 0.5)
-    destination = broadcast_to(tenant.workspace, receiver.url)
-    make_some(tenant, 1)
-    receiver.gate.clear()
-    assert broadcaster.run() == 0
-    assert progress_of(destination).last_error == "The receiver did not answer in time."
+    feed.make(1)
+    feed.receiver.gate.clear()
+    assert feed.run() == 0
+    assert feed.progress().last_error == "The receiver did not answer in time."
 
 
-def test_a_run_waits_for_its_open_requests(
-    tenant: Tenant,
-    receiver: TraceReceiver,
-    broadcaster: Broadcaster,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_run_waits_for_its_open_requests(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
     """While they are open the duty keeps its lease: another process would send the same again."""
-    destination = broadcast_to(tenant.workspace, receiver.url)
-    make_some(tenant, 1)
-    receiver.gate.clear()
+    feed.make(1)
+    feed.receiver.gate.clear()
     monkeypatch.setattr(engine, "RUN_SECONDS", 0.2)
-    opening = threading.Timer(0.5, receiver.gate.set)
+    opening = threading.Timer(0.5, feed.receiver.gate.set)
     opening.start()
-    assert broadcaster.run() == 1
+    assert feed.run() == 1
     opening.join()
-    assert len(receiver.heads) == 1
-    assert progress_of(destination).sent == 1
+    assert len(feed.receiver.heads) == 1
+    assert feed.progress().sent == 1
 
 
 def test_a_result_after_a_new_beginning_is_dropped(tenant: Tenant) -> None:
@@ -449,50 +411,40 @@ def test_a_result_after_a_new_beginning_is_dropped(tenant: Tenant) -> None:
 
 
 def test_one_bad_generation_is_given_up_and_named(
-    tenant: Tenant,
-    receiver: TraceReceiver,
-    broadcaster: Broadcaster,
-    caplog: pytest.LogCaptureFixture,
+    feed: Feed, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A receiver that refuses a body gets half as much, down to the one that it refuses."""
-    destination = broadcast_to(tenant.workspace, receiver.url)
-    ids = make_some(tenant, 4)
+    ids = feed.make(4)
 
     def refuse(line: socket.socket, head: bytes, body: bytes) -> bool:
         script = answering(b"{}", "400 Bad") if ids[1].encode() in body else TAKEN
         return script(line, head, body)
 
-    receiver.scripts = [refuse] * 20
+    feed.receiver.scripts = [refuse] * 20
     for _ in range(12):
-        broadcaster.run()
+        feed.run()
         retry_now()
-    assert set(receiver.ids()) == set(ids)
-    after = progress_of(destination)
+    assert set(feed.receiver.ids()) == set(ids)
+    after = feed.progress()
     assert (after.sent, after.skipped, after.failures) == (3, 1, 0)
     assert ids[1] in named_as_given_up(caplog)
 
 
-def test_rejected_spans_are_counted_and_not_sent_again(
-    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster
-) -> None:
-    destination = broadcast_to(tenant.workspace, receiver.url)
-    make_some(tenant, 3)
+def test_rejected_spans_are_counted_and_not_sent_again(feed: Feed) -> None:
+    feed.make(3)
     partial = b'{"partialSuccess": {"rejectedSpans": "2", "errorMessage": "too old"}}'
-    receiver.scripts = [answering(partial)]
-    assert broadcaster.run() == 1
-    assert broadcaster.run() == 0
-    after = progress_of(destination)
-    assert (after.sent, after.skipped, len(receiver.heads)) == (1, 2, 1)
+    feed.receiver.scripts = [answering(partial)]
+    assert feed.run() == 1
+    assert feed.run() == 0
+    after = feed.progress()
+    assert (after.sent, after.skipped, len(feed.receiver.heads)) == (1, 2, 1)
 
 
-def test_a_number_of_rejected_spans_that_is_none_is_left_out(
-    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster
-) -> None:
-    destination = broadcast_to(tenant.workspace, receiver.url)
-    make_some(tenant, 1)
-    receiver.scripts = [answering(b'{"partialSuccess": {"rejectedSpans": 1e999}}')]
-    assert broadcaster.run() == 1
-    after = progress_of(destination)
+def test_a_number_of_rejected_spans_that_is_none_is_left_out(feed: Feed) -> None:
+    feed.make(1)
+    feed.receiver.scripts = [answering(b'{"partialSuccess": {"rejectedSpans": 1e999}}')]
+    assert feed.run() == 1
+    after = feed.progress()
     assert (after.sent, after.skipped, after.failures) == (1, 0, 0)
 
 
@@ -517,20 +469,17 @@ def test_what_was_not_taken_for_a_day_is_given_up(
     assert receiver.ids()[-1] == young.pk
 
 
-def test_the_egress_policy_holds_when_it_is_sent(
-    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster, settings: Any
-) -> None:
+def test_the_egress_policy_holds_when_it_is_sent(feed: Feed, settings: Any) -> None:
     """An address that became forbidden after the destination was made gets no connection."""
-    destination = broadcast_to(tenant.workspace, receiver.url)
-    make_some(tenant, 1)
+    feed.make(1)
     allowed = settings.EGRESS_POLICY
     settings.EGRESS_POLICY = replace(allowed, allowed_networks=())
-    assert broadcaster.run() == 0
-    assert receiver.server.connections == 0
-    assert progress_of(destination).last_error == "The receiver could not be reached."
+    assert feed.run() == 0
+    assert feed.receiver.server.connections == 0
+    assert feed.progress().last_error == "The receiver could not be reached."
     settings.EGRESS_POLICY = allowed
     retry_now()
-    assert broadcaster.run() == 1
+    assert feed.run() == 1
 
 
 def test_lost_headers_are_said(
@@ -580,13 +529,10 @@ def test_figures(tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcast
     assert read() == {lag: 0, failing: 1}
 
 
-def test_the_key_that_made_a_generation_may_be_gone(
-    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster
-) -> None:
-    broadcast_to(tenant.workspace, receiver.url)
-    generation = make_past_generation(tenant)
+def test_the_key_that_made_a_generation_may_be_gone(feed: Feed) -> None:
+    generation = make_past_generation(feed.tenant)
     ApiKey.objects.get(pk=generation.api_key_id).revoke()
-    assert broadcaster.run() == 1
+    assert feed.run() == 1
 
 
 def test_rules_that_take_too_long_fail_their_destination_alone(
@@ -638,33 +584,26 @@ def test_expressions_take_less_than_a_quarter_of_a_minute(
 
 
 def test_an_organization_whose_reading_took_long_waits_for_the_next_minute(
-    tenant: Tenant,
-    receiver: TraceReceiver,
-    broadcaster: Broadcaster,
-    monkeypatch: pytest.MonkeyPatch,
+    feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sender, "_SECONDS", 0.0)
-    destination = broadcast_to(tenant.workspace, receiver.url)
-    make_some(tenant, 1)
-    assert broadcaster.run() == 1
-    rewind(destination)
+    feed.make(1)
+    assert feed.run() == 1
+    rewind(feed.destination)
     other = factories.make_tenant("Other")
-    broadcast_to(other.workspace, receiver.url)
+    broadcast_to(other.workspace, feed.receiver.url)
     make_some(other, 1)
-    assert broadcaster.run() == 1
+    assert feed.run() == 1
     monkeypatch.setattr(sender, "_SECONDS", 60.0)
-    assert broadcaster.run() == 1
+    assert feed.run() == 1
 
 
-def test_what_the_reading_took_is_forgotten_after_its_minute(
-    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster
-) -> None:
-    broadcast_to(tenant.workspace, receiver.url)
-    make_some(tenant, 1)
-    assert broadcaster.run() == 1
-    broadcaster.begin_run()
-    assert list(broadcaster._spent) == [tenant.organization.pk]
+def test_what_the_reading_took_is_forgotten_after_its_minute(feed: Feed) -> None:
+    feed.make(1)
+    assert feed.run() == 1
+    feed.broadcaster.begin_run()
+    assert list(feed.broadcaster._spent) == [feed.tenant.organization.pk]
     # Its minute is over.
-    broadcaster._spent = {tenant.organization.pk: (0.0, 1.0)}
-    broadcaster.begin_run()
-    assert not broadcaster._spent
+    feed.broadcaster._spent = {feed.tenant.organization.pk: (0.0, 1.0)}
+    feed.broadcaster.begin_run()
+    assert not feed.broadcaster._spent

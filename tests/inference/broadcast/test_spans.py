@@ -12,6 +12,7 @@ from inference.broadcast.sender import Broadcaster
 from inference.models import Generation
 from tests.support import factories
 from tests.support.broadcast.destinations import broadcast_to, make_past_generation, rewind
+from tests.support.broadcast.feeds import Feed
 from tests.support.broadcast.traces import TraceReceiver, attributes
 from tests.support.factories import Tenant
 
@@ -37,13 +38,10 @@ FULL: dict[str, Any] = {
 }
 
 
-def test_a_span_has_the_metadata_of_a_generation(
-    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster
-) -> None:
-    broadcast_to(tenant.workspace, receiver.url)
-    generation = make_past_generation(tenant, **FULL)
-    assert broadcaster.run() == 1
-    [span] = receiver.spans()
+def test_a_span_has_the_metadata_of_a_generation(feed: Feed) -> None:
+    generation = make_past_generation(feed.tenant, **FULL)
+    assert feed.run() == 1
+    [span] = feed.receiver.spans()
     assert generation.model_endpoint is not None
     assert attributes(span) == {
         "gen_ai.operation.name": "chat",
@@ -63,7 +61,7 @@ def test_a_span_has_the_metadata_of_a_generation(
         "session.id": "talk",
         "causeway.generation.status": "completed",
         "causeway.generation.latency_ms": 300,
-        "causeway.workspace.id": str(tenant.workspace.pk),
+        "causeway.workspace.id": str(feed.tenant.workspace.pk),
     }
     assert (span.name, span.kind) == ("chat acme/falcon", Span.SpanKind.SPAN_KIND_CLIENT)
     assert span.end_time_unix_nano - span.start_time_unix_nano == 1_200_000_000
@@ -72,19 +70,16 @@ def test_a_span_has_the_metadata_of_a_generation(
     assert (len(span.trace_id), len(span.span_id), span.parent_span_id) == (16, 8, b"")
 
 
-def test_a_span_has_the_words_of_the_registry(
-    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster
-) -> None:
-    broadcast_to(tenant.workspace, receiver.url)
+def test_a_span_has_the_words_of_the_registry(feed: Feed) -> None:
     provider = factories.make_provider("xai", name="xAI")
     endpoint = factories.make_endpoint(factories.make_model("x-ai/grok"), provider)
-    generation = make_past_generation(tenant, **FULL, model_endpoint=endpoint)
+    generation = make_past_generation(feed.tenant, **FULL, model_endpoint=endpoint)
     units = {"cache_write_1h": 5, "audio": 3, "image_output": 7, "searches": 2}
     Generation.objects.filter(pk=generation.pk).update(
         units=units, cache_write_tokens=4, reasoning_tokens=6
     )
-    broadcaster.run()
-    [span] = receiver.spans()
+    feed.run()
+    [span] = feed.receiver.spans()
     found = attributes(span)
     expected = {
         "gen_ai.provider.name": "x_ai",
@@ -95,9 +90,8 @@ def test_a_span_has_the_words_of_the_registry(
         "gen_ai.usage.image.output_tokens": 7,
     }
     assert {name: found.get(name) for name in expected} == expected
-    assert (
-        b'"schemaUrl":"https://opentelemetry.io/schemas/1.37.0"' in receiver.server.requests[-1][1]
-    )
+    _, body = feed.receiver.server.requests[-1]
+    assert b'"schemaUrl":"https://opentelemetry.io/schemas/1.37.0"' in body
 
 
 def test_groups_of_metadata_are_sent_if_they_are_asked_for(
@@ -130,24 +124,18 @@ def test_groups_of_metadata_are_sent_if_they_are_asked_for(
     assert {name: found.get(name) for name in expected} == expected
 
 
-def test_an_error_is_the_status_of_its_span(
-    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster
-) -> None:
-    broadcast_to(tenant.workspace, receiver.url)
-    make_past_generation(tenant, status="failed", error_type="upstream_timeout")
-    broadcaster.run()
-    [span] = receiver.spans()
+def test_an_error_is_the_status_of_its_span(feed: Feed) -> None:
+    make_past_generation(feed.tenant, status="failed", error_type="upstream_timeout")
+    feed.run()
+    [span] = feed.receiver.spans()
     assert (span.status.code, span.status.message) == (
         Status.StatusCode.STATUS_CODE_ERROR, "upstream_timeout",
     )  # fmt: skip
     assert attributes(span)["error.type"] == "upstream_timeout"
 
 
-def test_the_callers_trace_is_kept(
-    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster
-) -> None:
+def test_the_callers_trace_is_kept(feed: Feed) -> None:
     """Known members place and name the span; all others are attributes."""
-    broadcast_to(tenant.workspace, receiver.url)
     known = {
         "trace_id": "0af7651916cd43dd8448eb211c80319c",
         "parent_span_id": "b7ad6b7169203331",
@@ -160,11 +148,11 @@ def test_the_callers_trace_is_kept(
         "nothing": None,
         "tags": ["a", 1],
     }
-    make_past_generation(tenant, trace=json.dumps(known), minutes=3)
+    make_past_generation(feed.tenant, trace=json.dumps(known), minutes=3)
     for minutes in (2, 1):
-        make_past_generation(tenant, trace='{"trace_id": "order 7"}', minutes=minutes)
-    broadcaster.run()
-    first, second, third = receiver.spans()
+        make_past_generation(feed.tenant, trace='{"trace_id": "order 7"}', minutes=minutes)
+    feed.run()
+    first, second, third = feed.receiver.spans()
     assert first.trace_id.hex() == known["trace_id"]
     assert first.parent_span_id.hex() == known["parent_span_id"]
     assert first.name == "Summarize"
@@ -186,16 +174,13 @@ def test_the_callers_trace_is_kept(
     assert attributes(second)["trace.trace_id"] == "order 7"
 
 
-def test_a_generation_that_is_sent_again_is_the_same_span(
-    tenant: Tenant, receiver: TraceReceiver, broadcaster: Broadcaster
-) -> None:
-    destination = broadcast_to(tenant.workspace, receiver.url)
-    make_past_generation(tenant)
-    make_past_generation(tenant, minutes=4)
-    broadcaster.run()
-    rewind(destination)
-    broadcaster.run()
-    first, again = receiver.batches()
+def test_a_generation_that_is_sent_again_is_the_same_span(feed: Feed) -> None:
+    make_past_generation(feed.tenant)
+    make_past_generation(feed.tenant, minutes=4)
+    feed.run()
+    rewind(feed.destination)
+    feed.run()
+    first, again = feed.receiver.batches()
     assert first == again
     assert len({(span.trace_id, span.span_id) for span in first}) == 2
 

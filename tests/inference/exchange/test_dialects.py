@@ -57,12 +57,8 @@ def test_a_chat_is_translated_both_ways(site: Site, upstream: Upstream) -> None:
             "native_finish_reason": "end_turn" if upstream.kind == "anthropic" else "STOP",
         }
     ]
-    assert (body["object"], body["model"], body["provider"], body["system_fingerprint"]) == (
-        "chat.completion",
-        site.model.slug,
-        "Maker",
-        None,
-    )
+    assert (body["object"], body["system_fingerprint"]) == ("chat.completion", None)
+    assert (body["model"], body["provider"]) == (site.model.slug, "Maker")
     # 10 uncached and 20 cached prompt tokens, 40 completion tokens.
     cost = 0.000092
     assert body["usage"] == {
@@ -114,6 +110,12 @@ def test_a_streamed_chat_is_translated_both_ways(site: Site, upstream: Upstream)
     assert (settled.status, settled.is_estimated) == (Generation.Status.COMPLETED, False)
 
 
+def candidate(part: dict[str, Any], *, index: int = 0, usage: dict[str, Any]) -> dict[str, Any]:
+    """Returns an answer of Gemini that ends with this part."""
+    found = {"content": {"parts": [part]}, "finishReason": "STOP", "index": index}
+    return {"candidates": [found], "usageMetadata": usage}
+
+
 @pytest.mark.parametrize("upstream", ["gemini"], indirect=True)
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_generated_image_is_charged_by_its_tokens_and_a_sent_one_is_not(
@@ -121,16 +123,12 @@ def test_a_generated_image_is_charged_by_its_tokens_and_a_sent_one_is_not(
 ) -> None:
     publish(site, upstream, price=factories.make_price(image_output="0.00003"))
     blob = {"mimeType": "image/png", "data": "AAAA"}
-    upstream.answer = {
-        "candidates": [
-            {"content": {"parts": [{"inlineData": blob}]}, "finishReason": "STOP", "index": 0}
-        ],
-        "usageMetadata": {
-            "promptTokenCount": 300,
-            "candidatesTokenCount": 1300,
-            "candidatesTokensDetails": [{"modality": "IMAGE", "tokenCount": 1290}],
-        },
+    usage = {
+        "promptTokenCount": 300,
+        "candidatesTokenCount": 1300,
+        "candidatesTokensDetails": [{"modality": "IMAGE", "tokenCount": 1290}],
     }
+    upstream.answer = candidate({"inlineData": blob}, usage=usage)
     upstream.events = [upstream.answer]
     sent = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     answer = site.chat([{"type": "text", "text": "Draw."}, sent], stream=stream)
@@ -146,15 +144,10 @@ def test_a_generated_image_is_charged_by_its_tokens_and_a_sent_one_is_not(
 @pytest.mark.parametrize("choices", [2, 3])
 def test_successive_choices_are_all_delivered(site: Site, upstream: Upstream, choices: int) -> None:
     publish(site, upstream)
+    first, last = ({"promptTokenCount": 30, "candidatesTokenCount": each} for each in (20, 40))
     upstream.events = [
-        {
-            "candidates": [
-                {"content": {"parts": [{"text": text}]}, "finishReason": "STOP", "index": index}
-            ],
-            "usageMetadata": {"promptTokenCount": 30, "candidatesTokenCount": written},
-        }
-        for index, text, written in ((0, "It ", 20), (1, "rains.", 40))
-    ]
+        candidate({"text": "It "}, usage=first), candidate({"text": "rains."}, index=1, usage=last),
+    ]  # fmt: skip
     events = events_of(site.chat(stream=True, n=choices).text)
     assert content_of(events[:-1]) == "It rains."
     assert events[-1] == "[DONE]"
@@ -165,12 +158,8 @@ def test_successive_choices_are_all_delivered(site: Site, upstream: Upstream, ch
 
 def test_a_private_endpoint_is_validated_and_used(site: Site, upstream: Upstream) -> None:
     provider = factories.make_provider("maker", dialect=upstream.kind, base_url=upstream.base_url)
-    site.own(
-        MODELS[upstream.kind],
-        provider=provider,
-        base_url=upstream.base_url,
-        upstream_model_id=MODELS[upstream.kind],
-    )
+    model = MODELS[upstream.kind]
+    site.own(model, provider=provider, base_url=upstream.base_url, upstream_model_id=model)
     answer = site.chat()
     assert answer.status_code == 200, answer.text
     assert answer.json()["usage"]["is_byok"] is True

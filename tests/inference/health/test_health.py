@@ -41,6 +41,7 @@ from inference.routing.health import oldest_bucket as oldest
 from inference.settlement.health_exchange import EXCHANGE_HEALTH
 from inference.settlement.sweeper import clear_health
 from tests.support.inference.health import ONE, TWO, exchange
+from tests.support.inference.routes import SHARES
 
 START = 1_000_000.0
 
@@ -51,11 +52,22 @@ COLUMNS = ("endpoint_id", "bucket", "successes", "failures", "latencies", "speed
 
 def table_of(successes: int, failures: int, *, now: float = START) -> HealthTable:
     table = HealthTable()
-    for _ in range(successes):
-        table.record(ONE, AttemptOutcome.SUCCESS, now=now)
-    for _ in range(failures):
-        table.record(ONE, AttemptOutcome.FAILURE, now=now)
+    record(table, successes, failures, now=now)
     return table
+
+
+def record(
+    table: HealthTable,
+    successes: int,
+    failures: int,
+    *,
+    subject: uuid.UUID = ONE,
+    now: float = START,
+    is_own: bool = False,
+) -> None:
+    outcomes = [AttemptOutcome.SUCCESS] * successes + [AttemptOutcome.FAILURE] * failures
+    for outcome in outcomes:
+        table.record(subject, outcome, now=now, has_own_credential=is_own)
 
 
 def rows_of(table: HealthTable) -> list[tuple[Any, ...]]:
@@ -82,13 +94,8 @@ def test_the_state_follows_the_share_of_failures(
 
 
 def test_an_endpoint_without_requests_is_healthy_without_measures() -> None:
-    health = HealthTable().health(ONE, START)
-    assert health.body() == {
-        "state": "healthy",
-        "failure_share": 0.0,
-        "latency": None,
-        "throughput": None,
-    }
+    measures = {"failure_share": 0.0, "latency": None, "throughput": None}
+    assert HealthTable().health(ONE, START).body() == {"state": "healthy", **measures}
 
 
 @pytest.mark.parametrize(
@@ -176,13 +183,9 @@ def test_a_measure_does_not_count_as_a_success() -> None:
     table.record(ONE, AttemptOutcome.SUCCESS, now=START)
     table.measure(ONE, 100, now=START)
     table.measure(ONE, tokens_per_second=42.5, now=START + 8)
-    assert [(row.successes, row.latencies, row.speeds) for row in table.outgoing()] == [
-        (1, [100], []),
-        (0, [], [42.5]),
-    ]
-    assert table.health(ONE, START + 9).throughput == dict.fromkeys(
-        ("p50", "p75", "p90", "p99"), 42.5
-    )
+    rows = [(row.successes, row.latencies, row.speeds) for row in table.outgoing()]
+    assert rows == [(1, [100], []), (0, [], [42.5])]
+    assert table.health(ONE, START + 9).throughput == dict.fromkeys(SHARES, 42.5)
 
 
 def test_a_table_keeps_at_most_32_samples_per_bucket() -> None:
@@ -245,38 +248,35 @@ def test_a_released_probe_can_be_claimed_again() -> None:
 
 def test_an_own_credential_is_stored_only_after_a_failure() -> None:
     table = HealthTable()
-    for _ in range(8):
-        table.record(ONE, AttemptOutcome.SUCCESS, now=START, has_own_credential=True)
+    record(table, 8, 0, is_own=True)
     assert table.outgoing() == []
-    for _ in range(5):
-        table.record(ONE, AttemptOutcome.FAILURE, now=START, has_own_credential=True)
+    record(table, 0, 5, is_own=True)
     # Earlier successes count.
     assert table.health(ONE, START).state is HealthState.DEGRADED
     assert [(row.successes, row.failures) for row in table.outgoing()] == [(8, 5)]
 
 
-def test_successes_of_own_credentials_are_remembered_within_limits(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def subjects(monkeypatch: pytest.MonkeyPatch) -> list[uuid.UUID]:
+    """Two more subjects than a table remembers."""
     monkeypatch.setattr(health, "_REMEMBERED", 3)
+    return [uuid.UUID(int=number) for number in range(1, 6)]
+
+
+def test_successes_of_own_credentials_are_remembered_within_limits(
+    subjects: list[uuid.UUID],
+) -> None:
     table = HealthTable()
-    subjects = [uuid.UUID(int=number) for number in range(1, 6)]
     for subject in subjects:
-        table.record(subject, AttemptOutcome.SUCCESS, now=START, has_own_credential=True)
-        for _ in range(4):
-            table.record(subject, AttemptOutcome.FAILURE, now=START, has_own_credential=True)
+        record(table, 1, 4, subject=subject, is_own=True)
     shares = [table.health(subject, START).failure_share for subject in subjects]
     assert shares == [0.8] * 3 + [1.0] * 2
-    other = HealthTable()
-    other.record(ONE, AttemptOutcome.SUCCESS, now=START, has_own_credential=True)
-    other.merge([], START + 59)
-    other.record(ONE, AttemptOutcome.FAILURE, now=START + 59, has_own_credential=True)
-    assert other.health(ONE, START + 59).failure_share == 0.5
-    forgetful = HealthTable()
-    forgetful.record(ONE, AttemptOutcome.SUCCESS, now=START, has_own_credential=True)
-    forgetful.merge([], START + 90)
-    forgetful.record(ONE, AttemptOutcome.FAILURE, now=START + 90, has_own_credential=True)
-    assert forgetful.health(ONE, START + 90).failure_share == 1.0
+    for seconds, share in ((59, 0.5), (90, 1.0)):
+        other = HealthTable()
+        record(other, 1, 0, is_own=True)
+        other.merge([], START + seconds)
+        record(other, 0, 1, now=START + seconds, is_own=True)
+        assert other.health(ONE, START + seconds).failure_share == share
 
 
 def test_an_open_circuit_without_requests_is_forgotten_eventually() -> None:
@@ -290,14 +290,11 @@ def test_an_open_circuit_without_requests_is_forgotten_eventually() -> None:
 
 
 def test_a_table_remembers_a_limited_number_of_idle_open_circuits(
-    monkeypatch: pytest.MonkeyPatch,
+    subjects: list[uuid.UUID],
 ) -> None:
-    monkeypatch.setattr(health, "_REMEMBERED", 3)
     table = HealthTable()
-    subjects = [uuid.UUID(int=number) for number in range(1, 6)]
     for subject in subjects:
-        for _ in range(5):
-            table.record(subject, AttemptOutcome.FAILURE, now=START)
+        record(table, 0, 5, subject=subject)
         table.health(subject, START)
     table.outgoing()
     table.merge([], START)
@@ -378,7 +375,7 @@ def test_two_workers_share_one_window(db: None) -> None:
     exchange(mine, START)
     exchange(theirs, START)
     assert theirs.health(ONE, START).failure_share == 4 / 6
-    assert theirs.health(TWO, START).latency == dict.fromkeys(("p50", "p75", "p90", "p99"), 120.0)
+    assert theirs.health(TWO, START).latency == dict.fromkeys(SHARES, 120.0)
     assert exchange(mine, START) == exchange(theirs, START)
     assert mine.health(ONE, START).state is HealthState.OPEN
 
