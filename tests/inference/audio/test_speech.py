@@ -9,7 +9,7 @@ import requests
 
 from inference.models import Generation
 from tests.support import factories
-from tests.support.database.snapshots import everything
+from tests.support.database.snapshots import unchanged
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
 from tests.support.simulator.audio import SAMPLES
@@ -202,11 +202,10 @@ def test_a_wrong_field_is_named_and_nothing_is_held(
     site: Site, change: dict[str, Any], field: str
 ) -> None:
     publish(site)
-    before = everything()
-    answer = speak(site, **change)
-    assert answer.status_code == 400
-    assert field in answer.json()["error"]["metadata"]["fields"]
-    assert everything() == before
+    with unchanged():
+        answer = speak(site, **change)
+        assert answer.status_code == 400
+        assert field in answer.json()["error"]["metadata"]["fields"]
     assert site.dialled() == []
 
 

@@ -14,7 +14,7 @@ import requests
 from inference.models import Generation
 from tests.support import factories
 from tests.support.bodies.samples import make_wav
-from tests.support.database.snapshots import everything
+from tests.support.database.snapshots import unchanged
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
 
@@ -188,19 +188,18 @@ def test_a_wrong_field_of_a_form_is_named(
     site: Site, data: dict[str, Any], file: Any, field: str
 ) -> None:
     publish(site)
-    before = everything()
-    if file is None:
-        body, content_type = requests.models.RequestEncodingMixin._encode_files(
-            {"x": ("", b"", "")}, {"model": site.model.slug, **data}
-        )
-        body = body.replace(b'; filename=""', b"")
-        headers = {"Content-Type": content_type}
-        answer = site.post(None, path=ROUTE, data=body, headers=headers)
-    else:
-        answer = send_form(site, data, file)
-    assert answer.status_code == 400, answer.text
-    assert field in answer.json()["error"]["metadata"]["fields"]
-    assert everything() == before
+    with unchanged():
+        if file is None:
+            body, content_type = requests.models.RequestEncodingMixin._encode_files(
+                {"x": ("", b"", "")}, {"model": site.model.slug, **data}
+            )
+            body = body.replace(b'; filename=""', b"")
+            headers = {"Content-Type": content_type}
+            answer = site.post(None, path=ROUTE, data=body, headers=headers)
+        else:
+            answer = send_form(site, data, file)
+        assert answer.status_code == 400, answer.text
+        assert field in answer.json()["error"]["metadata"]["fields"]
     assert site.dialled() == []
 
 
@@ -249,11 +248,10 @@ def test_all_missing_parts_are_named_at_once(
 )
 def test_a_wrong_field_of_json_is_named(site: Site, fields: dict[str, Any], field: str) -> None:
     publish(site)
-    before = everything()
-    answer = send_json(site, **fields)
-    assert answer.status_code == 400, answer.text
-    assert field in answer.json()["error"]["metadata"]["fields"]
-    assert everything() == before
+    with unchanged():
+        answer = send_json(site, **fields)
+        assert answer.status_code == 400, answer.text
+        assert field in answer.json()["error"]["metadata"]["fields"]
 
 
 @pytest.mark.parametrize(

@@ -125,29 +125,27 @@ def test_a_message_reads_the_text(text_site: Site) -> None:
 def test_a_refused_file_changes_nothing(
     pdf: bytes, text: str, stream: bool, text_site: Site
 ) -> None:
-    before = snapshots.everything()
-    answer = chat(text_site, PAPER, pdf, stream=stream)
-    assert answer.status_code == 400
-    error = answer.json()["error"]
-    [(field, problem)] = error["metadata"]["fields"].items()
-    assert field == "messages[0].content[2].file"
-    assert text in problem
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        answer = chat(text_site, PAPER, pdf, stream=stream)
+        assert answer.status_code == 400
+        error = answer.json()["error"]
+        [(field, problem)] = error["metadata"]["fields"].items()
+        assert field == "messages[0].content[2].file"
+        assert text in problem
     text_site.assert_nothing_happened()
 
 
 def test_an_engine_of_others_and_a_url_are_refused_by_name(text_site: Site) -> None:
-    before = snapshots.everything()
-    plugin = {"id": "file-parser", "pdf": {"engine": "mistral-ocr"}}
-    answer = text_site.chat([file_part(PAPER)], plugins=[plugin])
-    assert answer.status_code == 400
-    assert list(answer.json()["error"]["metadata"]["fields"]) == ["plugins[0].pdf.engine"]
-    part = file_part(f"{text_site.upstream.base_url}/a.pdf")
-    answer = text_site.chat([part], plugins=[PLUGIN])
-    assert answer.status_code == 400
-    [field] = answer.json()["error"]["metadata"]["fields"]
-    assert field == "messages[0].content[0].file.file_data"
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        plugin = {"id": "file-parser", "pdf": {"engine": "mistral-ocr"}}
+        answer = text_site.chat([file_part(PAPER)], plugins=[plugin])
+        assert answer.status_code == 400
+        assert list(answer.json()["error"]["metadata"]["fields"]) == ["plugins[0].pdf.engine"]
+        part = file_part(f"{text_site.upstream.base_url}/a.pdf")
+        answer = text_site.chat([part], plugins=[PLUGIN])
+        assert answer.status_code == 400
+        [field] = answer.json()["error"]["metadata"]["fields"]
+        assert field == "messages[0].content[0].file.file_data"
     text_site.assert_nothing_happened()
 
 
@@ -167,11 +165,10 @@ def test_the_hold_covers_the_text(site: Site) -> None:
     assert answer.status_code == 200, answer.text
     site.settled()
     site.upstream.clear()
-    before = snapshots.everything()
-    answer = chat(site, make_paper(*["word " * 1_000] * 22))
-    assert answer.status_code == 402, answer.text
-    assert site.dialled() == []
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        answer = chat(site, make_paper(*["word " * 1_000] * 22))
+        assert answer.status_code == 402, answer.text
+        assert site.dialled() == []
 
 
 def test_a_neighbour_is_served_while_files_are_read(
@@ -240,11 +237,10 @@ def test_a_caller_who_leaves_gives_up_the_turn(
 
 def test_too_long_a_queue_is_refused(text_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_SECONDS", 0.01)
-    before = snapshots.everything()
-    answer = chat(text_site, PAPER)
-    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
-    assert "PDF files" in answer.text
-    assert snapshots.everything() == before
+    with snapshots.unchanged():
+        answer = chat(text_site, PAPER)
+        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+        assert "PDF files" in answer.text
     text_site.assert_nothing_happened()
 
 

@@ -10,7 +10,7 @@ import requests
 
 from billing.models import Transfer
 from tests.support import factories
-from tests.support.database.snapshots import everything
+from tests.support.database.snapshots import unchanged
 from tests.support.inference.health import failures_of
 from tests.support.inference.pictures import DATA_URL, EDITS, GENERATIONS, PNG, ROUTER, reference
 from tests.support.inference.site import Site
@@ -142,12 +142,11 @@ def test_a_wrong_field_is_named_and_nothing_is_held(
     site: Site, path: str, fields: dict[str, Any], name: str
 ) -> None:
     site.publish()
-    before = everything()
-    answer = ask(site, path, **fields)
-    assert answer.status_code == 400
-    assert list(answer.json()["error"]["metadata"]["fields"]) == [name]
-    site.assert_nothing_happened()
-    assert everything() == before
+    with unchanged():
+        answer = ask(site, path, **fields)
+        assert answer.status_code == 400
+        assert list(answer.json()["error"]["metadata"]["fields"]) == [name]
+        site.assert_nothing_happened()
 
 
 def test_null_false_and_empty_members_ask_for_nothing(site: Site) -> None:
@@ -194,13 +193,12 @@ def test_a_wrong_form_is_named_and_nothing_is_held(
     site: Site, files: Any, fields: dict[str, Any], name: str
 ) -> None:
     site.publish()
-    before = everything()
-    # Without a file, the library would not send a form.
-    answer = edit(site, *(files or [("quality", (None, "low"))]), **fields)
-    assert answer.status_code == 400
-    assert list(answer.json()["error"]["metadata"]["fields"]) == [name]
-    site.assert_nothing_happened()
-    assert everything() == before
+    with unchanged():
+        # Without a file, the library would not send a form.
+        answer = edit(site, *(files or [("quality", (None, "low"))]), **fields)
+        assert answer.status_code == 400
+        assert list(answer.json()["error"]["metadata"]["fields"]) == [name]
+        site.assert_nothing_happened()
 
 
 @pytest.mark.parametrize(("buffers", "status"), [(2, 429), (3, 200)])
