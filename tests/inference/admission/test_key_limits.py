@@ -22,7 +22,7 @@ from inference.models import Generation
 from tests.support import factories
 from tests.support.governance import stamp
 from tests.support.inference.admitting import bound_of
-from tests.support.inference.site import Site
+from tests.support.inference.site import Site, error_of
 from tests.support.ledger import assert_in_order
 
 
@@ -108,9 +108,8 @@ def test_a_balance_refusal_names_the_affordable_tokens(site: Site, key: ApiKey) 
     body = site.chat_body(max_tokens=99)
     prompt = bound_of(body)
     ledger.grant(poor.organization.pk, 1000 * (prompt + 20), actor="test")
-    answer = site.post(body, key=poor.api_key)
-    assert answer.status_code == 402
-    assert answer.json()["error"]["metadata"] == {
+    error = error_of(site.post(body, key=poor.api_key), 402)
+    assert error["metadata"] == {
         "error_type": "payment_required",
         "balance_usd": usd(1000 * (prompt + 20)),
         "estimate_usd": usd(1000 * (prompt + 99)),
@@ -137,8 +136,8 @@ def test_a_request_without_max_tokens_gets_an_affordable_bound(
     answer = site.post(body, key=poor.api_key)
     assert answer.status_code == status
     if status == 402:
-        assert answer.json()["error"]["metadata"]["affordable_max_tokens"] == 0
-        assert answer.json()["error"]["metadata"]["limit"] == limited_by
+        metadata = answer.json()["error"]["metadata"]
+        assert (metadata["affordable_max_tokens"], metadata["limit"]) == (0, limited_by)
         site.assert_nothing_happened()
         return
     row = site.settled()
@@ -196,10 +195,9 @@ def test_a_spent_limit_is_explained_and_sends_nothing(site: Site, key: ApiKey) -
 def test_a_limit_without_reset_counts_all_spending(site: Site, key: ApiKey) -> None:
     key.edit(limit_nano=10)
     spend(site, key, cost_nano=10, created_at=datetime(2020, 1, 1, tzinfo=UTC))
-    answer = site.chat()
-    assert answer.status_code == 403
-    assert answer.json()["error"]["message"] == "The key has spent its limit of $0.00000001."
-    assert answer.json()["error"]["metadata"]["budget"]["resets_at"] is None
+    error = error_of(site.chat(), 403)
+    assert error["message"] == "The key has spent its limit of $0.00000001."
+    assert error["metadata"]["budget"]["resets_at"] is None
 
 
 def test_a_limit_of_zero_refuses_every_request(site: Site, key: ApiKey) -> None:

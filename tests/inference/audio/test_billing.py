@@ -10,7 +10,7 @@ import requests
 
 from catalog.pricing import Price, Rule
 from tests.support.bodies.samples import make_wav
-from tests.support.inference.site import Site
+from tests.support.inference.site import Site, error_of
 from tests.support.ledger import assert_in_order
 
 SPEECH = "/api/v1/audio/speech"
@@ -59,9 +59,8 @@ def test_speech_costs_the_characters_of_its_text(site: Site, text: str, count: i
 
 def test_speech_that_is_not_affordable_is_not_spoken(site: Site) -> None:
     publish(site, priced("character", "character", "1000"))
-    answer = site.post({"model": site.model.slug, "input": "one two"}, path=SPEECH)
-    assert answer.status_code == 402
-    assert "max_tokens" not in answer.json()["error"]["message"]
+    error = error_of(site.post({"model": site.model.slug, "input": "one two"}, path=SPEECH), 402)
+    assert "max_tokens" not in error["message"]
     site.assert_nothing_happened()
 
 

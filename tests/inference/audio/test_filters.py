@@ -10,7 +10,7 @@ import requests
 from accounts.models import ApiKey
 from tests.support.bodies.samples import make_wav
 from tests.support.governance import make_guardrail
-from tests.support.inference.site import Site
+from tests.support.inference.site import Site, error_of
 
 SPEECH = "/api/v1/audio/speech"
 TRANSCRIPTIONS = "/api/v1/audio/transcriptions"
@@ -61,9 +61,8 @@ def test_the_prompt_of_a_transcription_is_read_and_its_file_is_not(site: Site) -
 
 def test_a_filter_that_blocks_what_it_cannot_read_blocks_a_file(site: Site) -> None:
     guard(site, "block", block_unreadable=True)
-    answer = transcribe(site)
-    assert answer.status_code == 403
-    assert "cannot read it" in answer.json()["error"]["message"]
+    error = error_of(transcribe(site), 403)
+    assert "cannot read it" in error["message"]
     site.assert_nothing_happened()
     body = {"model": site.model.slug, "input": "Hello.", "response_format": "wav"}
     assert site.post(body, path=SPEECH).status_code == 200

@@ -10,7 +10,7 @@ import requests
 from inference.models import Generation
 from tests.support import factories
 from tests.support.database.snapshots import unchanged
-from tests.support.inference.site import Site
+from tests.support.inference.site import Site, error_of
 from tests.support.ledger import assert_in_order
 from tests.support.simulator.audio import SAMPLES
 
@@ -203,9 +203,8 @@ def test_a_wrong_field_is_named_and_nothing_is_held(
 ) -> None:
     publish(site)
     with unchanged():
-        answer = speak(site, **change)
-        assert answer.status_code == 400
-        assert field in answer.json()["error"]["metadata"]["fields"]
+        error = error_of(speak(site, **change), 400)
+        assert field in error["metadata"]["fields"]
     assert site.dialled() == []
 
 
@@ -231,7 +230,6 @@ def test_a_model_that_speaks_serves_nothing_else(site: Site) -> None:
     assert site.chat().status_code == 404
     site.model.output_modalities = ["text"]
     site.model.save_fields("output_modalities")
-    answer = speak(site)
-    assert answer.status_code == 404
-    [excluded] = answer.json()["error"]["metadata"]["excluded"]
+    error = error_of(speak(site), 404)
+    [excluded] = error["metadata"]["excluded"]
     assert excluded["excluded_by"] == ["operation_not_supported"]

@@ -15,7 +15,7 @@ from inference.models import Generation
 from tests.support import factories
 from tests.support.bodies.samples import make_wav
 from tests.support.database.snapshots import unchanged
-from tests.support.inference.site import Site
+from tests.support.inference.site import Site, error_of
 from tests.support.ledger import assert_in_order
 
 ROUTE = "/api/v1/audio/transcriptions"
@@ -249,9 +249,8 @@ def test_all_missing_parts_are_named_at_once(
 def test_a_wrong_field_of_json_is_named(site: Site, fields: dict[str, Any], field: str) -> None:
     publish(site)
     with unchanged():
-        answer = send_json(site, **fields)
-        assert answer.status_code == 400, answer.text
-        assert field in answer.json()["error"]["metadata"]["fields"]
+        error = error_of(send_json(site, **fields), 400)
+        assert field in error["metadata"]["fields"]
 
 
 @pytest.mark.parametrize(
@@ -271,9 +270,8 @@ def test_other_spellings_of_base64_are_read(site: Site, text: str) -> None:
 
 def test_a_parameter_that_only_some_endpoints_know_is_never_lost(site: Site) -> None:
     publish(site, supported_parameters=[])
-    answer = send_json(site, keyterms=["Zürich"])
-    assert answer.status_code == 400
-    assert answer.json()["error"]["message"].startswith("keyterms: ")
+    error = error_of(send_json(site, keyterms=["Zürich"]), 400)
+    assert error["message"].startswith("keyterms: ")
     assert site.dialled() == []
     other = site.another_provider("other")
     site.publish(provider=other, supported_parameters=["keyterms", "diarize"])
@@ -319,9 +317,8 @@ def test_a_file_counts_for_its_organization_while_it_is_in_memory(
 ) -> None:
     settings.ORGANIZATION_BUFFERED_BYTES = len(SECOND)
     publish(site)
-    answer = send_form(site)
-    assert answer.status_code == 429
-    assert answer.json()["error"]["message"].startswith("The organization's requests hold too many")
+    error = error_of(send_form(site), 429)
+    assert error["message"].startswith("The organization's requests hold too many")
     site.assert_nothing_happened()
 
 

@@ -33,7 +33,7 @@ from tests.support.inference.pdf_files import (
     make_paper,
     make_slow,
 )
-from tests.support.inference.site import CHAT, Site, content_of, events_of
+from tests.support.inference.site import CHAT, Site, content_of, error_of, events_of
 
 RESPONSES = "/api/v1/responses"
 MESSAGES = "/api/v1/messages"
@@ -126,9 +126,7 @@ def test_a_refused_file_changes_nothing(
     pdf: bytes, text: str, stream: bool, text_site: Site
 ) -> None:
     with snapshots.unchanged():
-        answer = chat(text_site, PAPER, pdf, stream=stream)
-        assert answer.status_code == 400
-        error = answer.json()["error"]
+        error = error_of(chat(text_site, PAPER, pdf, stream=stream), 400)
         [(field, problem)] = error["metadata"]["fields"].items()
         assert field == "messages[0].content[2].file"
         assert text in problem
@@ -138,13 +136,11 @@ def test_a_refused_file_changes_nothing(
 def test_an_engine_of_others_and_a_url_are_refused_by_name(text_site: Site) -> None:
     with snapshots.unchanged():
         plugin = {"id": "file-parser", "pdf": {"engine": "mistral-ocr"}}
-        answer = text_site.chat([file_part(PAPER)], plugins=[plugin])
-        assert answer.status_code == 400
-        assert list(answer.json()["error"]["metadata"]["fields"]) == ["plugins[0].pdf.engine"]
+        error = error_of(text_site.chat([file_part(PAPER)], plugins=[plugin]), 400)
+        assert list(error["metadata"]["fields"]) == ["plugins[0].pdf.engine"]
         part = file_part(f"{text_site.upstream.base_url}/a.pdf")
-        answer = text_site.chat([part], plugins=[PLUGIN])
-        assert answer.status_code == 400
-        [field] = answer.json()["error"]["metadata"]["fields"]
+        error = error_of(text_site.chat([part], plugins=[PLUGIN]), 400)
+        [field] = error["metadata"]["fields"]
         assert field == "messages[0].content[0].file.file_data"
     text_site.assert_nothing_happened()
 

@@ -14,7 +14,14 @@ from catalog.models import ModelAlias
 from config.credentials import Secret
 from inference.models import Generation
 from tests.support import factories
-from tests.support.inference.site import OPERATOR_SECRET, TENANT_SECRET, Site, content_of, events_of
+from tests.support.inference.site import (
+    OPERATOR_SECRET,
+    TENANT_SECRET,
+    Site,
+    content_of,
+    error_of,
+    events_of,
+)
 
 IDENTITY = {"model": "acme/falcon", "provider": "Acme AI", "system_fingerprint": "fp_simulated"}
 FREE = {
@@ -412,9 +419,8 @@ def test_gateway_fields_are_not_sent_upstream(site: Site) -> None:
 
 def test_an_unsupported_plugin_is_refused_before_admission(site: Site) -> None:
     site.publish()
-    answer = site.chat(plugins=[{"id": "moderation"}])
-    assert answer.status_code == 400
-    assert answer.json()["error"]["metadata"]["fields"] == {
+    error = error_of(site.chat(plugins=[{"id": "moderation"}]), 400)
+    assert error["metadata"]["fields"] == {
         "plugins[0].id": "This service does not run the plugin. Leave it out, or set 'enabled' to "
         "false."
     }

@@ -13,7 +13,7 @@ from catalog.models import LanguageModel, Provider
 from config.credentials import Secret
 from inference.models import Generation
 from tests.support import factories
-from tests.support.inference.site import TEXT, Site, content_of, events_of
+from tests.support.inference.site import TEXT, Site, content_of, error_of, events_of
 from tests.support.simulator.server import Simulator
 from tests.support.upstreams import clouds as cloud
 
@@ -185,9 +185,8 @@ def test_claude_on_an_azure_openai_host_falls_back(site: Site, clouds: Simulator
 def test_claude_in_foundry_refuses_text_completions(site: Site, clouds: Simulator) -> None:
     serve_claude(site)
     publish(site, FOUNDRY)
-    answer = complete(site)
-    assert answer.status_code == 404
-    [excluded] = answer.json()["error"]["metadata"]["excluded"]
+    error = error_of(complete(site), 404)
+    [excluded] = error["metadata"]["excluded"]
     assert excluded["excluded_by"] == ["operation_not_supported"]
 
 
@@ -209,18 +208,15 @@ def test_an_expired_login_is_refused_by_the_cloud(
     own(site, name)
     clouds.admit = gate = cloud.Gate()
     gate.skew = 3601
-    answer = site.chat()
-    assert answer.status_code == 502
-    assert answer.json()["error"]["metadata"]["upstream_status"] == status
+    error = error_of(site.chat(), 502)
+    assert error["metadata"]["upstream_status"] == status
     assert site.settled().status == Generation.Status.FAILED
 
 
 def test_a_missing_deployment_is_an_upstream_error(site: Site, clouds: Simulator) -> None:
     own(site, "azure dated")
     clouds.admit = lambda request: 404
-    answer = site.chat(stream=True)
-    assert answer.status_code == 503
-    metadata = answer.json()["error"]["metadata"]
+    metadata = error_of(site.chat(stream=True), 503)["metadata"]
     assert (metadata["kind"], metadata["upstream_status"]) == ("unknown_model", 404)
 
 
@@ -246,9 +242,8 @@ def test_a_credential_without_a_location_is_not_used(
     provider = publish(site, CLOUDS[TWO[dialect]])
     provider.set_credential(Secret('{"api_key": "somewhere-0123456789"}'))
     factories.make_credential(site.tenant, provider, "a-bare-key-0123456789")
-    answer = site.chat()
-    assert answer.status_code == 404
-    [excluded] = answer.json()["error"]["metadata"]["excluded"]
+    error = error_of(site.chat(), 404)
+    [excluded] = error["metadata"]["excluded"]
     assert excluded == {**AT_THE_CLOUD, "private": False, "excluded_by": ["no_credential"]}
     assert clouds.requests == []
 
@@ -259,9 +254,8 @@ def test_text_completions_are_refused_if_the_cloud_has_none(
 ) -> None:
     own(site, name)
     clouds.clear()
-    answer = complete(site)
-    assert answer.status_code == 404
-    [excluded] = answer.json()["error"]["metadata"]["excluded"]
+    error = error_of(complete(site), 404)
+    [excluded] = error["metadata"]["excluded"]
     reasons = ["operation_not_supported"]
     assert excluded == {**AT_THE_CLOUD, "private": True, "excluded_by": reasons}
     assert clouds.requests == []

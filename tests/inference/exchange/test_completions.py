@@ -7,7 +7,7 @@ from typing import Any
 
 import requests
 
-from tests.support.inference.site import TEXT, Site, events_of
+from tests.support.inference.site import TEXT, Site, error_of, events_of
 
 
 def complete(site: Site, prompt: Any = "one two", **fields: Any) -> requests.Response:
@@ -106,7 +106,6 @@ def test_an_error_in_the_stream_has_the_shape_of_a_text_chunk(site: Site) -> Non
 
 def test_a_wrong_prompt_is_refused(site: Site) -> None:
     site.publish()
-    answer = complete(site, {"not": "a prompt"})
-    assert answer.status_code == 400
-    assert list(answer.json()["error"]["metadata"]["fields"]) == ["prompt"]
+    error = error_of(complete(site, {"not": "a prompt"}), 400)
+    assert list(error["metadata"]["fields"]) == ["prompt"]
     site.assert_nothing_happened()

@@ -12,7 +12,14 @@ from catalog.models import Provider
 from config.credentials import Secret
 from inference.models import Generation
 from tests.support import factories
-from tests.support.inference.site import OPERATOR_SECRET, TENANT_SECRET, Site, content_of, events_of
+from tests.support.inference.site import (
+    OPERATOR_SECRET,
+    TENANT_SECRET,
+    Site,
+    content_of,
+    error_of,
+    events_of,
+)
 from tests.support.upstreams.speaking import ANSWERS, EVENTS, PATHS, Upstream
 from tests.support.upstreams.tls import serving, trusted_context
 
@@ -187,9 +194,8 @@ def test_a_request_that_no_dialect_can_express_is_a_bad_request(
     site: Site, upstream: Upstream
 ) -> None:
     publish(site, upstream)
-    answer = site.chat([{"type": "guess"}])
-    assert answer.status_code == 400
-    assert answer.json()["error"] == {
+    error = error_of(site.chat([{"type": "guess"}]), 400)
+    assert error == {
         "code": 400,
         "message": "This provider does not accept a part of a message.",
         "metadata": {
@@ -245,9 +251,8 @@ def test_an_error_is_reported_without_the_credential(
             **({"code": code, "status": "SOME_ERROR"} if upstream.kind == "gemini" else {}),
         },
     }
-    answer = site.chat()
-    assert answer.status_code == ours
-    assert answer.json()["error"] == {
+    error = error_of(site.chat(), ours)
+    assert error == {
         "code": ours,
         "message": "Not with ********.",
         "metadata": {

@@ -22,7 +22,7 @@ from endpoints.models import PrivateEndpoint
 from inference.models import Generation
 from tests.support import factories
 from tests.support.inference.faces import FACES, Face, Told
-from tests.support.inference.site import OPERATOR_SECRET, Site, content_of, events_of
+from tests.support.inference.site import OPERATOR_SECRET, Site, content_of, error_of, events_of
 from tests.support.ledger import assert_in_order
 from tests.support.simulator.server import Simulator
 
@@ -407,9 +407,8 @@ def test_a_stream_that_closes_early_is_an_error(site: Site) -> None:
 
 def test_an_answer_beyond_the_size_limit_is_a_bad_gateway(site: Site) -> None:
     publish(site, "sim-endless")
-    answer = site.chat()
-    assert answer.status_code == 502
-    assert answer.json()["error"]["message"] == "The upstream's answer is too large."
+    error = error_of(site.chat(), 502)
+    assert error["message"] == "The upstream's answer is too large."
     assert site.settled().cost_nano == 0
 
 

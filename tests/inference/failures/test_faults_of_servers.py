@@ -15,7 +15,7 @@ from inference.models import Generation
 from inference.watch.board import Level, build_board
 from tests.support import factories
 from tests.support.console import page
-from tests.support.inference.site import Site
+from tests.support.inference.site import Site, error_of
 from tests.support.ledger import assert_in_order
 from tests.support.upstreams.tls import Server, answering, serving, trusted_context
 
@@ -241,9 +241,8 @@ def test_embeddings_of_a_chat_server_do_not_stop_its_chat(
     server = serve(status, body)
     request: dict[str, Any] = {"model": site.model.slug, "input": "one two"}
     for _ in range(6):
-        answer = site.post(request, path="/api/v1/embeddings")
-        assert answer.status_code == 400
-        assert list(answer.json()["error"]["metadata"]["fields"]) == ["model"]
+        error = error_of(site.post(request, path="/api/v1/embeddings"), 400)
+        assert list(error["metadata"]["fields"]) == ["model"]
     assert len(server.requests) == 6
     next_provider(site)
     request["provider"] = ORDER
@@ -336,9 +335,8 @@ def test_a_voice_that_a_server_does_not_know_is_the_callers(
 ) -> None:
     server = serve(500, body)
     for _ in range(6):
-        answer = speak(speaking)
-        assert answer.status_code == 400
-        assert answer.json()["error"]["metadata"]["error_type"] == "invalid_request"
+        error = error_of(speak(speaking), 400)
+        assert error["metadata"]["error_type"] == "invalid_request"
     next_provider(speaking)
     speak(speaking)
     assert len(server.requests) == 7

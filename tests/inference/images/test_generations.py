@@ -13,7 +13,7 @@ from tests.support import factories
 from tests.support.database.snapshots import unchanged
 from tests.support.inference.health import failures_of
 from tests.support.inference.pictures import DATA_URL, EDITS, GENERATIONS, PNG, ROUTER, reference
-from tests.support.inference.site import Site
+from tests.support.inference.site import Site, error_of
 from tests.support.ledger import assert_in_order
 from tests.support.simulator.pictures import make_png
 
@@ -143,9 +143,8 @@ def test_a_wrong_field_is_named_and_nothing_is_held(
 ) -> None:
     site.publish()
     with unchanged():
-        answer = ask(site, path, **fields)
-        assert answer.status_code == 400
-        assert list(answer.json()["error"]["metadata"]["fields"]) == [name]
+        error = error_of(ask(site, path, **fields), 400)
+        assert list(error["metadata"]["fields"]) == [name]
         site.assert_nothing_happened()
 
 
@@ -195,9 +194,8 @@ def test_a_wrong_form_is_named_and_nothing_is_held(
     site.publish()
     with unchanged():
         # Without a file, the library would not send a form.
-        answer = edit(site, *(files or [("quality", (None, "low"))]), **fields)
-        assert answer.status_code == 400
-        assert list(answer.json()["error"]["metadata"]["fields"]) == [name]
+        error = error_of(edit(site, *(files or [("quality", (None, "low"))]), **fields), 400)
+        assert list(error["metadata"]["fields"]) == [name]
         site.assert_nothing_happened()
 
 
@@ -213,9 +211,8 @@ def test_a_form_counts_with_the_base64_of_its_images(
 
 def test_edits_in_json_are_sent_to_the_other_route(site: Site) -> None:
     site.publish()
-    answer = ask(site, EDITS, input_references=[reference()])
-    assert answer.status_code == 400
-    assert "input_references of /images" in answer.json()["error"]["message"]
+    error = error_of(ask(site, EDITS, input_references=[reference()]), 400)
+    assert "input_references of /images" in error["message"]
     site.assert_nothing_happened()
 
 
@@ -312,9 +309,8 @@ def test_a_model_without_images_is_not_asked(site: Site, outputs: list[str]) -> 
     site.model.save_fields("output_modalities")
     site.publish()
     for path in (ROUTER, GENERATIONS):
-        answer = ask(site, path)
-        assert answer.status_code == 404
-        [excluded] = answer.json()["error"]["metadata"]["excluded"]
+        error = error_of(ask(site, path), 404)
+        [excluded] = error["metadata"]["excluded"]
         assert excluded["excluded_by"] == ["operation_not_supported"]
     assert site.dialled() == []
 
@@ -322,9 +318,8 @@ def test_a_model_without_images_is_not_asked(site: Site, outputs: list[str]) -> 
 def test_an_image_that_the_balance_does_not_cover_is_refused(site: Site) -> None:
     # An image has no bound that a request could lower, so no such bound is sent either.
     site.publish(price=factories.make_price("0.000001", "0.1"))
-    answer = ask(site)
-    assert answer.status_code == 402
-    assert answer.json()["error"]["metadata"]["affordable_max_tokens"] == 0
+    error = error_of(ask(site), 402)
+    assert error["metadata"]["affordable_max_tokens"] == 0
     site.assert_nothing_happened()
 
 

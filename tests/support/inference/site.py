@@ -183,6 +183,12 @@ def own_site() -> Iterator[Site]:
         yield make_site("", simulator, wait_until)
 
 
+def error_of(answer: requests.Response, status: int) -> Any:
+    """Returns the error of an answer, which has this status."""
+    assert answer.status_code == status, answer.text
+    return answer.json()["error"]
+
+
 def events_of(text: str) -> list[Any]:
     """The payloads of a stream in the plainest form; ``[DONE]`` and comments stay text."""
     blocks = text.split("\n\n")
