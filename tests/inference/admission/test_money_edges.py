@@ -503,19 +503,6 @@ def test_parameters_that_raise_the_operators_cost_are_refused_elsewhere(
     assert_in_order()
 
 
-def leave(site: Site) -> None:
-    """Requests a stream and disconnects once the stalling upstream has received the request."""
-    with connected(site) as line:
-        site.eventually(lambda: bool(site.dialled()) and site.dialled()[-1].model == "sim-stall")
-        hang_up(line)
-
-
-def test_a_caller_that_leaves_before_the_upstream_headers_pays_for_the_prompt(site: Site) -> None:
-    site.publish("sim-stall")
-    leave(site)
-    assert_ended(site, Ending("cancelled", (6, 0), True))
-
-
 def test_a_caller_that_leaves_after_the_upstream_headers_pays_for_the_prompt(
     site: Site, taught: Teach
 ) -> None:
@@ -533,7 +520,9 @@ def test_a_failed_attempt_charges_no_prompt(site: Site) -> None:
     # The private endpoint is tried first; the dearer one is the next.
     site.own("sim-empty-stream", price=factories.make_price("0.001", "0.001"))
     site.publish("sim-stall", provider=site.another_provider("second"))
-    leave(site)
+    with connected(site) as line:
+        site.eventually(lambda: bool(site.dialled()) and site.dialled()[-1].model == "sim-stall")
+        hang_up(line)
     row = site.settled()
     assert [attempt["status"] for attempt in row.attempts] == [502]
     assert (row.status, row.cost_nano, row.is_byok) == ("cancelled", 6_000, False)

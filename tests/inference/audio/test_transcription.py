@@ -15,6 +15,7 @@ from inference.models import Generation
 from tests.support import factories
 from tests.support.bodies.samples import make_wav
 from tests.support.database.snapshots import unchanged
+from tests.support.inference.prices import cost_details
 from tests.support.inference.site import Site, error_of
 from tests.support.ledger import assert_in_order
 
@@ -59,11 +60,7 @@ def test_a_recording_becomes_text(site: Site, send: Any) -> None:
             "seconds": 1.0,
             "cost": 0.0,
             "is_byok": False,
-            "cost_details": {
-                "upstream_inference_cost": 0.0,
-                "upstream_inference_prompt_cost": 0.0,
-                "upstream_inference_completions_cost": 0.0,
-            },
+            "cost_details": cost_details(0, 0, 0),
         },
     }
     [sent] = site.dialled()

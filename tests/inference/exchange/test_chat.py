@@ -14,6 +14,7 @@ from catalog.models import ModelAlias
 from config.credentials import Secret
 from inference.models import Generation
 from tests.support import factories
+from tests.support.inference.prices import cost_details
 from tests.support.inference.site import (
     OPERATOR_SECRET,
     TENANT_SECRET,
@@ -24,18 +25,13 @@ from tests.support.inference.site import (
 )
 
 IDENTITY = {"model": "acme/falcon", "provider": "Acme AI", "system_fingerprint": "fp_simulated"}
-FREE = {
-    "upstream_inference_cost": 0,
-    "upstream_inference_prompt_cost": 0,
-    "upstream_inference_completions_cost": 0,
-}
 USAGE = {
     "prompt_tokens": 2,
     "completion_tokens": 4,
     "total_tokens": 6,
     "cost": 0,
     "is_byok": True,
-    "cost_details": FREE,
+    "cost_details": cost_details(0, 0, 0),
 }
 
 
@@ -140,11 +136,7 @@ def test_a_negotiated_price_is_reported_and_costs_no_credits(site: Site) -> None
     site.own(price=factories.make_price())
     usage = site.chat("one two").json()["usage"]
     assert usage["cost"] == 0
-    assert usage["cost_details"] == {
-        "upstream_inference_cost": 0.00001,
-        "upstream_inference_prompt_cost": 0.000002,
-        "upstream_inference_completions_cost": 0.000008,
-    }
+    assert usage["cost_details"] == cost_details(0.00001, 0.000002, 0.000008)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -7,7 +7,10 @@ from typing import Any
 
 import requests
 
+from tests.support.inference.prices import cost_details
 from tests.support.inference.site import TEXT, Site, error_of, events_of
+
+IDENTITY = {"model": "acme/falcon", "provider": "Acme AI", "system_fingerprint": "fp_simulated"}
 
 
 def complete(site: Site, prompt: Any = "one two", **fields: Any) -> requests.Response:
@@ -23,9 +26,7 @@ def test_a_completion_has_every_field(site: Site) -> None:
     assert body == {
         "id": answer.headers["X-Generation-Id"],
         "object": "text_completion",
-        "model": "acme/falcon",
-        "provider": "Acme AI",
-        "system_fingerprint": "fp_simulated",
+        **IDENTITY,
         "choices": [
             {
                 "index": 0,
@@ -41,11 +42,7 @@ def test_a_completion_has_every_field(site: Site) -> None:
             "total_tokens": 6,
             "cost": 0.00001,
             "is_byok": False,
-            "cost_details": {
-                "upstream_inference_cost": 0.00001,
-                "upstream_inference_prompt_cost": 0.000002,
-                "upstream_inference_completions_cost": 0.000008,
-            },
+            "cost_details": cost_details(0.00001, 0.000002, 0.000008),
         },
     }
     row = site.settled()
@@ -61,9 +58,7 @@ def test_a_streamed_completion_has_every_field(site: Site) -> None:
         "id": answer.headers["X-Generation-Id"],
         "object": "text_completion",
         "created": usage["created"],
-        "model": "acme/falcon",
-        "provider": "Acme AI",
-        "system_fingerprint": "fp_simulated",
+        **IDENTITY,
     }
     assert [chunk["choices"] for chunk in chunks] == [
         *([{"index": 0, "text": t, "finish_reason": None}] for t in ("You", " said:", " one")),

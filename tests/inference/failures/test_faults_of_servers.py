@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from inference.exchange.failures import UnknownModel
 from inference.models import Generation
 from inference.watch.board import Level, build_board
 from tests.support import factories
@@ -27,10 +28,6 @@ LLAMA_LONG = (
 )
 NO_IMAGES = (
     "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj"
-)
-UNKNOWN = (
-    "The provider does not know the model of its endpoint. Try again later, or let the request "
-    "fall back to other providers."
 )
 
 
@@ -126,7 +123,7 @@ def test_an_unknown_model_is_the_fault_of_the_endpoint(
     answers = [site.chat(stream=stream) for _ in range(3)]
     for answer in answers:
         error = answer.json()["error"]
-        assert (answer.status_code, error["message"]) == (503, UNKNOWN)
+        assert (answer.status_code, error["message"]) == (503, UnknownModel.message)
         assert error["metadata"] == {
             "error_type": "provider_unavailable",
             "provider_name": "Acme AI",

@@ -41,13 +41,16 @@ def alerts_of(provider: Provider) -> float:
     return REGISTRY.get_sample_value(name, {"provider": provider.slug}) or 0
 
 
-def switch(endpoint: ModelEndpoint, behaviour: str) -> None:
-    endpoint.upstream_model_id = behaviour
-    endpoint.save_fields("upstream_model_id")
-
-
 def is_marked(provider: Provider) -> bool:
     return CredentialRefusal.objects.filter(provider=provider).exists()
+
+
+def provoke(site: Site, provider: Provider, behaviour: str) -> ModelEndpoint:
+    """Publishes the model at a provider whose refusal marks it."""
+    endpoint = site.publish(behaviour, provider=provider)
+    assert site.chat().status_code == 502
+    site.eventually(lambda: is_marked(provider))
+    return endpoint
 
 
 @pytest.mark.parametrize(("behaviour", "status"), NAMED)
@@ -89,35 +92,27 @@ def test_the_routing_metadata_does_not_tell_the_status_either(site: Site, unpaid
 
 
 def test_the_mark_goes_when_the_credential_works_again(site: Site, unpaid: Provider) -> None:
-    endpoint = site.publish("sim-status:402", provider=unpaid)
-    assert site.chat().status_code == 502
-    site.eventually(lambda: is_marked(unpaid))
-    switch(endpoint, "sim-echo")
+    endpoint = provoke(site, unpaid, "sim-status:402")
+    endpoint.upstream_model_id = "sim-echo"
+    endpoint.save_fields("upstream_model_id")
     assert site.chat().status_code == 200
     site.eventually(lambda: not is_marked(unpaid))
 
 
 def test_a_new_credential_has_no_mark(site: Site, unpaid: Provider) -> None:
-    site.publish("sim-status:401", provider=unpaid)
-    assert site.chat().status_code == 502
-    site.eventually(lambda: is_marked(unpaid))
+    provoke(site, unpaid, "sim-status:401")
     unpaid.set_credential(Secret("another-credential-9876543210"))
     assert not is_marked(unpaid)
 
 
 def test_the_console_shows_the_refusal(site: Site, unpaid: Provider, operator: Client) -> None:
-    site.publish("sim-named:429,insufficient_quota", provider=unpaid)
-    assert site.chat().status_code == 502
-    site.eventually(lambda: is_marked(unpaid))
-    assert "insufficient_quota: The provider's own words." in _text(operator, page(unpaid))
+    provoke(site, unpaid, "sim-named:429,insufficient_quota")
+    text = operator.get(page(unpaid)).content.decode().replace("&#x27;", "'")
+    assert "insufficient_quota: The provider's own words." in text
     listed = operator.get("/admin/catalog/provider/?credential=refused")
     assert [each.slug for each in listed.context["cl"].result_list] == [unpaid.slug]
     cards = {card.title: card for card in operator.get("/admin/").context["dashboard"]["cards"]}
     assert cards["Refused credentials"].is_alarming
-
-
-def _text(client: Client, url: str) -> str:
-    return client.get(url).content.decode().replace("&#x27;", "'")
 
 
 def test_all_endpoints_of_the_account_are_tried_last(site: Site, unpaid: Provider) -> None:

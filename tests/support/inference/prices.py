@@ -15,6 +15,15 @@ from catalog.pricing.rates import EXACT
 from catalog.pricing.rules import DAYS
 
 
+def cost_details(whole: float, prompt: float, completions: float) -> dict[str, float]:
+    """Returns what a usage says of the upstream's cost."""
+    return {
+        "upstream_inference_cost": whole,
+        "upstream_inference_prompt_cost": prompt,
+        "upstream_inference_completions_cost": completions,
+    }
+
+
 def read_pricing(pricing: dict[str, Any], *lines: dict[str, Any]) -> Price:
     """Returns the price of a pricing object, by default of 1 and 2 USD a token, and of lines."""
     simple = {"prompt": "1", "completion": "2"}
