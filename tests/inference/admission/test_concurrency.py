@@ -23,9 +23,9 @@ from inference.models import Generation
 from inference.settlement.settle import SETTLE, Settlement, settlement_parameters
 from inference.settlement.sweeper import sweep
 from tests.support import factories
+from tests.support.admission.entries import parsed
 from tests.support.factories import Tenant
 from tests.support.governance import make_guardrail, make_member, make_workspace
-from tests.support.inference.admitting import parsed
 from tests.support.inference.site import CHAT, Site
 from tests.support.ledger import assert_in_order
 from tests.support.machine.waiting import wait_until

@@ -13,8 +13,8 @@ from catalog.pricing import usd
 from inference.admission.estimate import fee_nano
 from inference.models import Generation
 from tests.support import factories
+from tests.support.admission.entries import bound_of
 from tests.support.factories import Tenant
-from tests.support.inference.admitting import bound_of
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
 

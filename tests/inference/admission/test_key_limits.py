@@ -20,10 +20,18 @@ from catalog.models import ModelEndpoint
 from catalog.pricing import usd
 from inference.models import Generation
 from tests.support import factories
+from tests.support.admission.entries import bound_of
 from tests.support.governance import stamp
-from tests.support.inference.admitting import bound_of
 from tests.support.inference.site import Site, error_of
 from tests.support.ledger import assert_in_order
+
+
+@pytest.fixture
+def key(site: Site) -> ApiKey:
+    """Publishes a model and returns the tenant's inference key."""
+    site.publish(price=factories.make_price("0.000001", "0.000001"))
+    found: ApiKey = ApiKey.objects.get(name="inference")
+    return found
 
 
 def spend(site: Site, key: ApiKey, **fields: Any) -> Generation:

@@ -24,7 +24,7 @@ from inference.models import EndpointHealth, Generation, Journal
 from inference.routing.health import AttemptOutcome, HealthTable, subject_of
 from inference.settlement.sweeper import sweep
 from tests.support import factories
-from tests.support.inference.admitting import entry_of, parsed, worker
+from tests.support.admission.entries import entry_of, parsed, worker
 from tests.support.inference.endings import Ending, assert_ended, connected, hang_up, read_until
 from tests.support.inference.site import (
     OPERATOR_SECRET,

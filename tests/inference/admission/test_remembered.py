@@ -35,8 +35,8 @@ from inference.models import Generation
 from inference.settlement.settle import Settlement
 from inference.store import DataPlaneConnection, run_in_thread
 from tests.support import factories
+from tests.support.admission.entries import cancel, entry_of, worker
 from tests.support.governance import make_guardrail, make_member
-from tests.support.inference.admitting import cancel, entry_of, worker
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
 from tests.support.suite.tiers import count_examples

@@ -16,6 +16,14 @@ from tests.support import factories
 from tests.support.inference.site import Site
 
 
+@pytest.fixture
+def key(site: Site) -> ApiKey:
+    """Publishes a model and returns the tenant's inference key."""
+    site.publish(price=factories.make_price("0.000001", "0.000001"))
+    found: ApiKey = ApiKey.objects.get(name="inference")
+    return found
+
+
 def ask(site: Site, secret: str, **fields: Any) -> Any:
     return site.post(site.chat_body(**fields), key=secret)
 

@@ -22,10 +22,10 @@ from endpoints.models import PrivateEndpoint
 from inference.admission.decide import Admission
 from inference.models import Generation
 from tests.support import factories
+from tests.support.admission.entries import cancel, entry_of, worker
 from tests.support.bulkheads.serving import make_patient, serve_in_thread
 from tests.support.database.locks import waiting
 from tests.support.governance import make_workspace
-from tests.support.inference.admitting import cancel, entry_of, worker
 from tests.support.inference.site import Site, make_site
 from tests.support.ledger import assert_in_order
 from tests.support.simulator.behaviours import BEHAVIOURS

@@ -12,7 +12,7 @@ from django.conf import LazySettings
 from django.utils import timezone
 
 from accounts.models import ApiKey
-from tests.support.inference.lines import dial, post_bytes
+from tests.support.bodies.lines import dial, post_bytes
 from tests.support.inference.site import CHAT, TEXT, Site
 
 ROUTES = pytest.mark.parametrize("path", [CHAT, TEXT])

@@ -16,7 +16,7 @@ import pytest
 import requests
 
 from inference.models import Generation
-from tests.support.inference.lines import dial, post_bytes
+from tests.support.bodies.lines import dial, post_bytes
 from tests.support.inference.site import Site, content_of, events_of
 from tests.support.ledger import assert_in_order
 from tests.support.upstreams.tls import Script, answering, serving, trusted_context

@@ -17,8 +17,8 @@ from config.server.connections import protocol
 from inference.faces import connection
 from inference.models import Generation, Journal
 from inference.settlement import journal
+from tests.support.bodies.lines import dial, post_bytes
 from tests.support.inference.endings import read_until
-from tests.support.inference.lines import dial, post_bytes
 from tests.support.inference.site import CHAT, Site, content_of, events_of
 
 GATES = 7

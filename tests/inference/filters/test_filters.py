@@ -27,9 +27,9 @@ from inference.requests.messages.native import parse_message
 from tests.support.bulkheads.counters import read_metrics
 from tests.support.database import snapshots
 from tests.support.governance import make_guardrail, make_member
-from tests.support.inference.filters import GUARDRAIL, builtin, custom
 from tests.support.inference.site import TEXT, Site
 from tests.support.ledger import assert_in_order
+from tests.support.texts.filters import GUARDRAIL, builtin, custom
 
 JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl"
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIB\n-----END RSA PRIVATE KEY-----"

@@ -13,7 +13,7 @@ from inference.filters.definitions import Filters, build_filters
 from inference.filters.problems import ContentBlocked
 from inference.filters.screening import Screened, screen
 from inference.requests import parsing
-from tests.support.inference.filters import GUARDRAIL, NUMBER, builtin, custom
+from tests.support.texts.filters import GUARDRAIL, NUMBER, builtin, custom
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(range(200, 256)) * 2).decode()
 UNREADABLE = "cannot read it"

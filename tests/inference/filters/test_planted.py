@@ -24,8 +24,8 @@ from inference.filters.screening import screen
 from inference.requests import parsing
 from inference.requests.messages.native import parse_message
 from inference.requests.messages.request import to_chat
-from tests.support.inference.filters import NUMBER, builtin, custom
 from tests.support.suite.tiers import count_examples
+from tests.support.texts.filters import NUMBER, builtin, custom
 
 MEDIA = base64.b64encode(bytes(range(256)) * 2).decode()
 PICTURE = f"data:image/png;base64,{MEDIA}"

@@ -12,7 +12,7 @@ from typing import Any
 from billing.models import Account, Meter, Transfer
 from catalog.dialects.base import Operation
 from inference.requests import parsing
-from tests.support.inference.lines import dial, post_bytes
+from tests.support.bodies.lines import dial, post_bytes
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
 
