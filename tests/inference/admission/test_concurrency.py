@@ -6,7 +6,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -62,9 +62,7 @@ def ask_at_once(
 ) -> list[requests.Response]:
     """Sends one request per key; releases the admitted ones once all have been decided."""
     with ThreadPoolExecutor(len(keys)) as pool:
-        asked: list[Future[requests.Response]] = [
-            pool.submit(ask, served, body, key) for key in keys
-        ]
+        asked = [pool.submit(ask, served, body, key) for key in keys]
         wait_until(lambda: sum(future.done() for future in asked) >= len(keys) - admitted)
         wait_until(lambda: len(site.dialled()) >= admitted)
         assert Generation.objects.filter(status="pending").count() == admitted
@@ -161,11 +159,8 @@ def test_concurrent_requests_never_exceed_a_budget(held: Site, running_service: 
         keys = limited(scope, 20 * hold + hold // 2)
         answers = ask_at_once(held, running_service, body, (keys * 64)[:64], 20)
         assert Counter(answer.status_code for answer in answers) == {200: 20, 402: 44}, scope
-        assert {
-            answer.json()["error"]["metadata"]["limit"]
-            for answer in answers
-            if answer.status_code == 402
-        } == {scope}
+        refused = [answer for answer in answers if answer.status_code == 402]
+        assert {each.json()["error"]["metadata"]["limit"] for each in refused} == {scope}
         wait_until(lambda: not Generation.objects.filter(status="pending").exists())
     assert_in_order()
 
@@ -246,11 +241,7 @@ def test_a_mixed_load_causes_no_deadlock_and_keeps_the_ledger_balanced(
     def chat(dice: random.Random) -> None:
         _, secret = dice.choice(keys)
         model = dice.choice(["acme/falcon", "acme/slow", "acme/broken"])
-        body: dict[str, Any] = {
-            **site.chat_body("one two three"),
-            "model": model,
-            "stream": dice.random() < 0.5,
-        }
+        body = site.chat_body("one two three", model=model, stream=dice.random() < 0.5)
         if dice.random() < 0.6:
             body["max_tokens"] = dice.choice([1, 50, 5000])
         answer = ask(running_service, body, secret.reveal())

@@ -206,9 +206,8 @@ def test_explain_accepts_both_kinds_of_keys_and_requires_one(site: Site) -> None
 def test_explain_refuses_an_invalid_request(site: Site) -> None:
     answer = asked(site, provider={"sort": "speed"})
     assert answer.status_code == 400
-    assert answer.data["error"]["metadata"]["fields"] == {
-        "provider.sort": "Invalid enum value 'speed'."
-    }
+    fields = answer.data["error"]["metadata"]["fields"]
+    assert fields == {"provider.sort": "Invalid enum value 'speed'."}
     assert asked(site, model="no/body").status_code == 404
     assert asked(site, model=None).status_code == 400
 
@@ -300,9 +299,8 @@ def test_explain_reads_the_body_of_every_operation(site: Site, operation: str) -
     data = answer.data["data"]
     assert [each["model"] for each in data["candidates"]] == ["acme/falcon"], data["excluded"]
     assert data["requested"] == "falcon"
-    assert data["resolution"] == {
-        "origin": "spelling", "alias": None, "targets": ["acme/falcon"],
-    }  # fmt: skip
+    found = {"origin": "spelling", "alias": None, "targets": ["acme/falcon"]}
+    assert data["resolution"] == found
     assert site.upstream.requests == []
 
 
@@ -325,9 +323,8 @@ def test_explain_says_whose_alias_a_name_is(site: Site) -> None:
     changes.create_alias(
         organization_id=site.tenant.organization.pk, name="fast*", targets=["acme/falcon:floor"]
     )
-    assert explained(site, model="faster")["resolution"] == {
-        "origin": "organization", "alias": "fast*", "targets": ["acme/falcon:floor"],
-    }  # fmt: skip
+    found = {"origin": "organization", "alias": "fast*", "targets": ["acme/falcon:floor"]}
+    assert explained(site, model="faster")["resolution"] == found
     assert explained(site, model="~acme/falcon-latest")["resolution"]["origin"] == "latest"
     assert explained(site)["resolution"] is None
 

@@ -180,10 +180,8 @@ def test_an_organization_without_funds_costs_its_neighbours_in_the_batch_nothing
     assert isinstance(alone, PaymentRequired)
     hold = 1000 * (entries[0].request.prompt_bound + 16)
     stored = Generation.objects.filter(status="pending").exclude(pk=spent.pk)
-    assert dict(stored.values_list("pk", "hold_nano")) == {
-        first.generation_id: hold,
-        last.generation_id: hold,
-    }
+    holds = dict.fromkeys((first.generation_id, last.generation_id), hold)
+    assert dict(stored.values_list("pk", "hold_nano")) == holds
     assert len(set(stored.values_list("created_at", flat=True))) == 1
     thousand = 1_000 * NANO
     assert [each.available for each in funds] == [thousand - hold, 0, thousand - hold]

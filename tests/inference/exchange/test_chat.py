@@ -213,10 +213,8 @@ def test_routing_fields_are_not_sent_upstream(site: Site) -> None:
 
 def test_headers_of_the_caller_are_not_sent_upstream(site: Site) -> None:
     site.own()
-    site.post(
-        site.chat_body(),
-        headers={"Cookie": "a=b", "X-Title": "app", "HTTP-Referer": "https://app.example"},
-    )
+    headers = {"Cookie": "a=b", "X-Title": "app", "HTTP-Referer": "https://app.example"}
+    site.post(site.chat_body(), headers=headers)
     [request] = site.dialled()
     assert request.headers["authorization"] == f"Bearer {TENANT_SECRET}"
     assert request.headers["content-type"] == "application/json"
@@ -437,10 +435,8 @@ def test_tool_calls_are_streamed(site: Site) -> None:
             for call in choice["delta"].get("tool_calls", ()):
                 text = call["function"]["arguments"]
                 calls[call["index"]] = calls.get(call["index"], "") + text
-    assert [json.loads(text) for text in calls.values()] == [
-        {"city": "Zürich", "number": 0},
-        {"city": "Zürich", "number": 1},
-    ]
+    made = [json.loads(text) for text in calls.values()]
+    assert made == [{"city": "Zürich", "number": number} for number in (0, 1)]
     assert site.settled().finish_reason == "tool_calls"
 
 
@@ -512,7 +508,5 @@ def test_a_rotated_operator_credential_is_used_immediately(site: Site) -> None:
     site.chat()
     site.provider.set_credential(Secret("operator-second-0123456789"))
     site.chat()
-    assert [request.headers["authorization"] for request in site.dialled()] == [
-        f"Bearer {OPERATOR_SECRET}",
-        "Bearer operator-second-0123456789",
-    ]
+    used = [request.headers["authorization"] for request in site.dialled()]
+    assert used == [f"Bearer {OPERATOR_SECRET}", "Bearer operator-second-0123456789"]
