@@ -245,10 +245,8 @@ def test_an_admission_uses_the_payment_that_it_waited_for(
     ],
 )
 def test_a_change_of_an_account_refuses_an_old_address(tenants: list[Tenant], call: str) -> None:
-    account = Account.objects.filter(
-        organization=tenants[0].organization, kind=Account.Kind.CREDITS
-    ).order_by()
-    assert_refuses_an_old_address("billing_account", account, call)
+    accounts = Account.objects.filter(organization=tenants[0].organization, kind="credits")
+    assert_refuses_an_old_address("billing_account", accounts.order_by(), call)
 
 
 @pytest.mark.parametrize(

@@ -275,11 +275,7 @@ def test_the_cost_of_a_request_reduces_the_limit_for_the_next(site: Site, key: A
     assert site.post(body).status_code == 200
     assert site.settled().cost_nano == 6000
     assert site.post(body).status_code == 402
-    shown = requests.get(
-        f"{site.server}/api/v1/key",
-        headers={"Authorization": f"Bearer {site.tenant.api_key}"},
-        timeout=60,
-    ).json()["data"]
+    shown = site.get("/api/v1/key").json()["data"]
     assert shown["effective_budget"]["remaining_usd"] == usd(hold - 6000)
 
 

@@ -30,10 +30,10 @@ def publish(site: Site, behaviour: str = "sim-echo", **fields: Any) -> None:
 
 
 def send_form(
-    site: Site, data: Any = (), file: Any = ("private name.wav", SECOND)
+    site: Site, data: Any = (), file: Any = ("private name.wav", SECOND), **options: Any
 ) -> requests.Response:
     fields = {"model": site.model.slug, **dict(data)}
-    return site.post(None, path=ROUTE, data=fields, files={"file": file})
+    return site.post(None, path=ROUTE, data=fields, files={"file": file}, **options)
 
 
 def send_json(site: Site, data: bytes | str = SECOND, **fields: Any) -> requests.Response:
@@ -319,13 +319,7 @@ def test_a_file_counts_for_its_organization_while_it_is_in_memory(
 def test_a_caller_who_leaves_pays_for_the_recording(site: Site) -> None:
     publish(site, "sim-gated", price=factories.make_price("0.001", "0"))
     with pytest.raises(requests.exceptions.ReadTimeout):
-        requests.post(
-            f"{site.server}{ROUTE}",
-            headers={"Authorization": f"Bearer {site.tenant.api_key}"},
-            data={"model": site.model.slug},
-            files={"file": ("a.wav", SECOND)},
-            timeout=(5, 2),
-        )
+        send_form(site, timeout=(5, 2))
     site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
     assert site.settled().status == "cancelled"
     assert_in_order()

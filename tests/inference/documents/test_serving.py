@@ -33,7 +33,7 @@ from tests.support.inference.pdf_files import (
     make_paper,
     make_slow,
 )
-from tests.support.inference.site import CHAT, Site, content_of, error_of, events_of
+from tests.support.inference.site import Site, content_of, error_of, events_of
 
 RESPONSES = "/api/v1/responses"
 MESSAGES = "/api/v1/messages"
@@ -56,12 +56,7 @@ def chat(site: Site, *files: bytes, **fields: Any) -> requests.Response:
 
 def send(site: Site, file: bytes, timeout: float) -> requests.Response:
     """Sends a file for a caller who waits for so many seconds."""
-    return requests.post(
-        f"{site.server}{CHAT}",
-        json=site.chat_body([file_part(file)], plugins=[PLUGIN]),
-        headers={"Authorization": f"Bearer {site.tenant.api_key}"},
-        timeout=timeout,
-    )
+    return site.post(site.chat_body([file_part(file)], plugins=[PLUGIN]), timeout=timeout)
 
 
 def sent_text(site: Site) -> str:

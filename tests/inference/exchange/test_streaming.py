@@ -164,12 +164,7 @@ def test_a_caller_that_leaves_before_the_first_event_pays_for_the_prompt(
 ) -> None:
     site.publish("sim-held")
     with pytest.raises(requests.exceptions.ReadTimeout):
-        requests.post(
-            f"{site.server}{CHAT}",
-            json=site.chat_body(stream=stream),
-            headers={"Authorization": f"Bearer {site.tenant.api_key}"},
-            timeout=1,
-        )
+        site.post(site.chat_body(stream=stream), timeout=1)
     assert_upstream_left(site)
     row = site.settled()
     assert (row.status, row.cost_nano, row.prompt_tokens) == ("cancelled", 6_000, 6)

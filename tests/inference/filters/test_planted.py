@@ -372,10 +372,7 @@ def test_the_planted_bodies_are_valid_and_pass_unchanged(route: str) -> None:
     assert outbound(request, "anthropic" if route == "native" else "openai") is not None
 
 
-FORMS = [
-    NUMBER, int(NUMBER), -int(NUMBER), 4.111111111111111e15,
-    {NUMBER: 1}, [[NUMBER]],
-]  # fmt: skip
+FORMS = [NUMBER, int(NUMBER), -int(NUMBER), 4.111111111111111e15, {NUMBER: 1}, [[NUMBER]]]
 
 
 # The types that the parameters do not take.
