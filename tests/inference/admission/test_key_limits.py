@@ -158,8 +158,7 @@ def test_a_request_without_max_tokens_gets_an_affordable_bound(
 def test_an_affordable_default_bound_is_not_lowered(site: Site, key: ApiKey) -> None:
     assert site.chat().status_code == 200
     assert "max_tokens" not in site.dialled()[0].body
-    row = site.settled()
-    assert row.hold_nano == 1000 * (bound_of(site.chat_body()) + 131_072)
+    assert site.settled().hold_nano == 1000 * (bound_of(site.chat_body()) + 131_072)
     account = Account.objects.get(organization=site.tenant.organization, kind="credits")
     assert (account.posted_debits, account.pending_debits) == (6000, 0)
 

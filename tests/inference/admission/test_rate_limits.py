@@ -230,8 +230,7 @@ def test_the_lowest_limit_rules(site: Site) -> None:
     site.eventually(is_early)
     first = site.chat()
     assert rate_of(first)["limit-requests"] == "1"
-    refused = site.chat()
-    assert refused.json()["error"]["metadata"]["rate_limit"]["scope"] == "organization"
+    assert site.chat().json()["error"]["metadata"]["rate_limit"]["scope"] == "organization"
 
 
 def test_a_limit_of_one_is_told_in_the_singular(site: Site) -> None:

@@ -99,8 +99,7 @@ def test_a_length_that_no_header_tells_is_held_at_the_lowest_rate(site: Site) ->
 
 def test_a_provider_that_lies_about_the_length_is_believed_up_to_the_hold(site: Site) -> None:
     publish(site, BY_SECOND, "sim-usage-huge")
-    answer = transcribe(site, wav(2))
-    assert answer.json()["usage"]["seconds"] == 2
+    assert transcribe(site, wav(2)).json()["usage"]["seconds"] == 2
     row = site.settled()
     assert row.hold_nano == row.cost_nano == 200_000
     assert_in_order()

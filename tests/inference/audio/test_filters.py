@@ -46,8 +46,7 @@ def test_a_text_to_speak_is_redacted_before_it_is_sent(site: Site) -> None:
 def test_a_blocked_text_is_never_spoken(site: Site, field: str) -> None:
     guard(site, "block")
     body = {"model": site.model.slug, "input": "Hello.", field: "me@example.com"}
-    answer = site.post(body, path=SPEECH)
-    assert answer.status_code == 403
+    assert site.post(body, path=SPEECH).status_code == 403
     site.assert_nothing_happened()
 
 
@@ -61,8 +60,7 @@ def test_the_prompt_of_a_transcription_is_read_and_its_file_is_not(site: Site) -
 
 def test_a_filter_that_blocks_what_it_cannot_read_blocks_a_file(site: Site) -> None:
     guard(site, "block", block_unreadable=True)
-    error = error_of(transcribe(site), 403)
-    assert "cannot read it" in error["message"]
+    assert "cannot read it" in error_of(transcribe(site), 403)["message"]
     site.assert_nothing_happened()
     body = {"model": site.model.slug, "input": "Hello.", "response_format": "wav"}
     assert site.post(body, path=SPEECH).status_code == 200

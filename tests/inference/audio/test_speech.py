@@ -62,8 +62,7 @@ def test_the_format_is_the_one_that_was_asked_for(
     site: Site, asked: dict[str, Any], sent: str, content_type: str
 ) -> None:
     publish(site)
-    answer = speak(site, **asked)
-    assert answer.headers["Content-Type"] == content_type
+    assert speak(site, **asked).headers["Content-Type"] == content_type
     assert site.dialled()[0].body["response_format"] == sent
 
 
@@ -203,8 +202,7 @@ def test_a_wrong_field_is_named_and_nothing_is_held(
 ) -> None:
     publish(site)
     with unchanged():
-        error = error_of(speak(site, **change), 400)
-        assert field in error["metadata"]["fields"]
+        assert field in error_of(speak(site, **change), 400)["metadata"]["fields"]
     assert site.dialled() == []
 
 

@@ -77,14 +77,12 @@ def test_a_model_that_takes_no_files_reads_the_text(text_site: Site) -> None:
 
 
 def test_without_the_plugin_the_model_must_take_files(text_site: Site) -> None:
-    answer = text_site.chat([file_part(PAPER)])
-    assert answer.status_code == 404
+    assert text_site.chat([file_part(PAPER)]).status_code == 404
     text_site.assert_nothing_happened()
 
 
 def test_a_stream_reads_the_text(text_site: Site) -> None:
-    answer = chat(text_site, PAPER, stream=True)
-    assert "gamma" in content_of(events_of(answer.text))
+    assert "gamma" in content_of(events_of(chat(text_site, PAPER, stream=True).text))
 
 
 def test_a_response_reads_the_text(text_site: Site) -> None:

@@ -363,8 +363,7 @@ def test_an_invalid_request_id_is_replaced(site: Site) -> None:
 
 def test_a_model_is_found_by_slug_and_canonical_slug(site: Site) -> None:
     site.publish()
-    answer = site.chat(model=site.model.canonical_slug)
-    assert answer.json()["model"] == "acme/falcon"
+    assert site.chat(model=site.model.canonical_slug).json()["model"] == "acme/falcon"
     assert site.settled().model == "acme/falcon"
 
 
@@ -379,8 +378,7 @@ def test_later_models_are_fallbacks(site: Site) -> None:
     second = factories.make_model("acme/hawk")
     site.publish("sim-status:503")
     endpoint = site.publish(model=second)
-    answer = site.chat(models=["acme/hawk"])
-    assert answer.json()["model"] == "acme/hawk"
+    assert site.chat(models=["acme/hawk"]).json()["model"] == "acme/hawk"
     row = site.settled()
     assert (row.model, row.model_endpoint) == ("acme/hawk", endpoint)
     assert row.price_id == endpoint.price_id

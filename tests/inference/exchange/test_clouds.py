@@ -208,8 +208,7 @@ def test_an_expired_login_is_refused_by_the_cloud(
     own(site, name)
     clouds.admit = gate = cloud.Gate()
     gate.skew = 3601
-    error = error_of(site.chat(), 502)
-    assert error["metadata"]["upstream_status"] == status
+    assert error_of(site.chat(), 502)["metadata"]["upstream_status"] == status
     assert site.settled().status == Generation.Status.FAILED
 
 

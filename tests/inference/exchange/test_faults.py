@@ -407,8 +407,7 @@ def test_a_stream_that_closes_early_is_an_error(site: Site) -> None:
 
 def test_an_answer_beyond_the_size_limit_is_a_bad_gateway(site: Site) -> None:
     publish(site, "sim-endless")
-    error = error_of(site.chat(), 502)
-    assert error["message"] == "The upstream's answer is too large."
+    assert error_of(site.chat(), 502)["message"] == "The upstream's answer is too large."
     assert site.settled().cost_nano == 0
 
 

@@ -138,8 +138,7 @@ def test_an_unknown_model_is_the_fault_of_the_endpoint(
     [endpoint] = build_board().endpoints
     assert (Level.BAD, "its provider does not know its model") in endpoint.states
     next_provider(site)
-    answer = site.chat(stream=stream, provider=ORDER)
-    assert answer.status_code == 200
+    assert site.chat(stream=stream, provider=ORDER).status_code == 200
     assert_in_order()
 
 
@@ -332,8 +331,7 @@ def test_a_voice_that_a_server_does_not_know_is_the_callers(
 ) -> None:
     server = serve(500, body)
     for _ in range(6):
-        error = error_of(speak(speaking), 400)
-        assert error["metadata"]["error_type"] == "invalid_request"
+        assert error_of(speak(speaking), 400)["metadata"]["error_type"] == "invalid_request"
     next_provider(speaking)
     speak(speaking)
     assert len(server.requests) == 7

@@ -138,8 +138,7 @@ def test_a_bare_403_which_any_caller_may_provoke_alarms_nobody(
     site: Site, unpaid: Provider
 ) -> None:
     endpoint = site.publish("sim-firewall", provider=unpaid)
-    answer = site.chat()
-    assert answer.json()["error"]["message"] == CredentialRefused.message
+    assert site.chat().json()["error"]["message"] == CredentialRefused.message
     assert alerts_of(unpaid) == 0
     site.eventually(lambda: failures_of(endpoint.pk) == 1)
     assert not is_paused(endpoint.pk)
@@ -193,8 +192,7 @@ def test_another_provider_answers(
 ) -> None:
     site.publish(behaviour, provider=unpaid)
     site.publish()
-    answer = site.chat(stream=stream, provider={"order": [unpaid.slug]})
-    assert answer.status_code == 200
+    assert site.chat(stream=stream, provider={"order": [unpaid.slug]}).status_code == 200
     row = site.settled()
     assert [each.get("kind") for each in row.attempts] == ["credential", None]
     assert row.provider_name == "Acme AI"

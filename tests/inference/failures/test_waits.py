@@ -133,8 +133,7 @@ def test_the_wait_of_an_upstream_is_passed_on_and_pauses_its_endpoint(
     site: Site, header: str, told: str | None
 ) -> None:
     endpoint = site.publish(f"sim-wait:{header}")
-    answer = site.chat()
-    assert answer.headers.get("Retry-After") == told
+    assert site.chat().headers.get("Retry-After") == told
     site.eventually(lambda: failures_of(endpoint.pk) is not None)
     assert is_paused(endpoint.pk) is not header.startswith("500")
 

@@ -678,8 +678,7 @@ def test_flagged_text_is_sent_unchanged(site: Site, scope: str) -> None:
     assert asked(site) == [["I am joe@example.com"]]
     [stage] = stages(answer)
     assert stage["data"] == {"label": "[EMAIL]", "action": "flag", "count": 1}
-    answer = site.post(site.chat_body("I am Joe"), headers=WANTED)
-    assert stages(answer) is None
+    assert stages(site.post(site.chat_body("I am Joe"), headers=WANTED)) is None
 
 
 def test_filters_of_all_three_scopes_apply_together(site: Site) -> None:

@@ -56,8 +56,7 @@ def test_images_are_billed_by_size_and_quality(
     site: Site, rates: dict[str, str], fields: dict[str, Any], cost: int
 ) -> None:
     site.publish("sim-picture-no-usage", price=by_image(**rates))
-    answer = ask(site, **fields)
-    assert answer.status_code == 200
+    assert ask(site, **fields).status_code == 200
     row = site.settled()
     assert (row.cost_nano, row.is_estimated) == (cost, False)
     assert row.units["output_images"] == fields.get("n", 1)

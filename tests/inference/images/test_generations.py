@@ -318,8 +318,7 @@ def test_a_model_without_images_is_not_asked(site: Site, outputs: list[str]) -> 
 def test_an_image_that_the_balance_does_not_cover_is_refused(site: Site) -> None:
     # An image has no bound that a request could lower, so no such bound is sent either.
     site.publish(price=factories.make_price("0.000001", "0.1"))
-    error = error_of(ask(site), 402)
-    assert error["metadata"]["affordable_max_tokens"] == 0
+    assert error_of(ask(site), 402)["metadata"]["affordable_max_tokens"] == 0
     site.assert_nothing_happened()
 
 
