@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.inference.servers import listening
 from tests.support.upstreams.recorded import EVENTS, MESSAGE
 from tests.support.upstreams.recorded_responses import EVENTS as RESPONSE_EVENTS
 from tests.support.upstreams.recorded_responses import RESPONSE
 from tests.support.upstreams.speaking import Upstream
+from tests.support.upstreams.standing import listening
 
 
 @pytest.fixture

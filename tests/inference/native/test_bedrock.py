@@ -14,12 +14,12 @@ from catalog.models import LanguageModel
 from config.credentials import Secret
 from inference.models import Generation
 from tests.support import factories
+from tests.support.contract.sdks import anthropic_client
 from tests.support.database.snapshots import everything
 from tests.support.factories import Tenant
 from tests.support.governance import filter_secret
 from tests.support.inference.messages import answered, asked, events_of, refusal, send
 from tests.support.inference.prices import read_pricing
-from tests.support.inference.sdks import anthropic_client
 from tests.support.inference.site import MESSAGES, Site
 from tests.support.simulator.protocol import Request, Signal, error_reply, http_response
 from tests.support.upstreams import clouds as cloud

@@ -15,7 +15,6 @@ from tests.support.database.snapshots import everything, unchanged
 from tests.support.governance import filter_secret
 from tests.support.inference.messages import answered, asked, events_of, refusal, send
 from tests.support.inference.prices import read_pricing
-from tests.support.inference.servers import make_maker
 from tests.support.inference.site import MESSAGES, OPERATOR_SECRET, Site
 from tests.support.upstreams.recorded import (
     AGENT,
@@ -31,6 +30,7 @@ from tests.support.upstreams.recorded import (
     USAGE,
 )
 from tests.support.upstreams.speaking import Upstream
+from tests.support.upstreams.standing import make_maker
 
 SEARCH: Final = {"type": "web_search_20250305", "name": "web_search", "max_uses": 3}
 

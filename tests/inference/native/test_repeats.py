@@ -8,9 +8,9 @@ import pytest
 
 from tests.support.inference.messages import events_of
 from tests.support.inference.repeats import cache_status, is_replayed, keep_answers, send
-from tests.support.inference.servers import make_maker
 from tests.support.inference.site import MESSAGES, Site
 from tests.support.upstreams.speaking import Upstream
+from tests.support.upstreams.standing import make_maker
 
 ON = {"X-OpenRouter-Cache": "true"}
 

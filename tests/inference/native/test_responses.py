@@ -16,13 +16,12 @@ from inference.models import Generation
 from inference.requests.chat_replies import ReplyReasoning
 from inference.requests.responses.reasoning import seal
 from tests.support import factories
+from tests.support.contract.sdks import openai_client
 from tests.support.database.snapshots import everything, unchanged
 from tests.support.governance import filter_secret
 from tests.support.inference.messages import events_of
 from tests.support.inference.prices import read_pricing
 from tests.support.inference.responses import asked
-from tests.support.inference.sdks import openai_client
-from tests.support.inference.servers import make_maker
 from tests.support.inference.site import OPERATOR_SECRET, RESPONSES, Site
 from tests.support.upstreams.recorded_responses import (
     AGENT,
@@ -35,6 +34,7 @@ from tests.support.upstreams.recorded_responses import (
     USAGE,
 )
 from tests.support.upstreams.speaking import Upstream
+from tests.support.upstreams.standing import make_maker
 
 RATES: Final = {
     "prompt": "0.000003",

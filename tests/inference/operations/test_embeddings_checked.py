@@ -13,10 +13,10 @@ import pytest
 
 from inference.models import Generation
 from tests.support import factories
-from tests.support.inference.sdks import openai_client
-from tests.support.inference.servers import standing_in
+from tests.support.contract.sdks import openai_client
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
+from tests.support.upstreams.standing import standing_in
 from tests.support.upstreams.tls import answering
 
 ROUTE = "/api/v1/embeddings"

@@ -12,9 +12,9 @@ import pytest
 from billing.models import Transfer
 from catalog.pricing import Price
 from tests.support import factories
-from tests.support.inference.servers import standing_in
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
+from tests.support.upstreams.standing import standing_in
 from tests.support.upstreams.tls import answering
 
 ROUTE = "/api/v1/rerank"

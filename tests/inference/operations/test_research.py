@@ -9,9 +9,9 @@ import pytest
 
 from billing.models import Excess
 from tests.support.inference.prices import read_pricing
-from tests.support.inference.servers import listening, make_maker
 from tests.support.inference.site import Site, events_of
 from tests.support.upstreams.speaking import Upstream
+from tests.support.upstreams.standing import listening, make_maker
 
 # The example of Perplexity's price list.
 USAGE: Final[dict[str, Any]] = {

@@ -9,10 +9,10 @@ import pytest
 
 from billing.models import Excess
 from tests.support.inference.prices import read_pricing
-from tests.support.inference.servers import listening, make_maker
 from tests.support.inference.site import CHAT, MESSAGES, Site, content_of, events_of
 from tests.support.upstreams.recorded import BLOCKS, EVENTS, MESSAGE, STARTED
 from tests.support.upstreams.speaking import ANSWERS, Upstream
+from tests.support.upstreams.standing import listening, make_maker
 
 SEARCH: Final = {"type": "web_search", "max_uses": 3}
 GROUNDS: Final = {

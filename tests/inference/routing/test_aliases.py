@@ -14,10 +14,10 @@ from catalog.models import LanguageModel, ModelAlias
 from config.secrets import digest_api_key
 from inference.models import Generation
 from tests.support import factories
+from tests.support.contract.sdks import anthropic_client, openai_client
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.governance import make_guardrail
-from tests.support.inference.sdks import anthropic_client, openai_client
 from tests.support.inference.site import Site, events_of
 
 METADATA = {"X-OpenRouter-Metadata": "enabled"}

@@ -41,10 +41,10 @@ from inference.store import (
 from tests.support import factories
 from tests.support.database.migrated import own_database
 from tests.support.factories import Tenant
-from tests.support.inference.catalogue_files import describe_catalogue
 from tests.support.inference.site import CHAT, events_of
 from tests.support.ledger import differences
 from tests.support.machine.waiting import wait_until
+from tests.support.operators.catalogue_files import describe_catalogue
 from tests.support.processes import Served, manage, serve, set_up
 from tests.support.simulator.server import Simulator
 

@@ -20,9 +20,9 @@ import requests
 
 from config.local import postgres
 from tests.support.database.migrated import own_server
-from tests.support.inference.catalogue_files import describe_catalogue
 from tests.support.inference.site import CHAT, content_of, events_of
 from tests.support.machine.waiting import wait_until
+from tests.support.operators.catalogue_files import describe_catalogue
 from tests.support.processes import MANAGE, Served, manage, set_up, wait_until_started
 from tests.support.simulator.server import Simulator
 

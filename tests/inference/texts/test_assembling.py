@@ -11,9 +11,9 @@ import pytest
 
 from catalog.capabilities import NativeFormat
 from inference.texts.assembling import READERS, Assembler
-from tests.support.inference.servers import standing_in
 from tests.support.inference.site import Site
 from tests.support.texts.logged import read_content
+from tests.support.upstreams.standing import standing_in
 from tests.support.upstreams.tls import answering
 
 _CALL = {"index": 0, "id": "c", "function": {"name": "f", "arguments": "{}"}}

@@ -10,7 +10,7 @@ import pytest
 from django.conf import LazySettings
 
 from inference.faces.connection import Patience, read_patience
-from tests.support.inference.sdks import openai_client
+from tests.support.contract.sdks import openai_client
 from tests.support.inference.site import CHAT, MESSAGES, Site, events_of
 from tests.support.ledger import assert_in_order
 

@@ -12,7 +12,7 @@ import openai
 import openrouter
 import pytest
 
-from tests.support.inference.sdks import anthropic_client, openai_client
+from tests.support.contract.sdks import anthropic_client, openai_client
 from tests.support.inference.site import Site
 
 WORDS = "You said: one two"

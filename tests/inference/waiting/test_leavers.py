@@ -15,9 +15,9 @@ import requests
 
 from inference.models import Generation
 from tests.support.inference.pictures import PNG
-from tests.support.inference.servers import standing_in
 from tests.support.inference.site import ASKED, CHAT, Site
 from tests.support.ledger import assert_in_order
+from tests.support.upstreams.standing import standing_in
 from tests.support.upstreams.tls import answering
 
 USAGE = {"prompt_tokens": 2, "completion_tokens": 4, "total_tokens": 6, "cost": 0.25}

@@ -10,7 +10,6 @@ from catalog import dialects
 from catalog.dialects.base import InvalidStream, Operation, StreamParser
 from inference.models import Generation
 from inference.taps import figures
-from tests.support.inference.servers import listening, make_maker, standing_in
 from tests.support.inference.site import (
     ASKED,
     CHAT,
@@ -23,6 +22,7 @@ from tests.support.inference.site import (
 from tests.support.ledger import assert_in_order
 from tests.support.upstreams.recorded import EVENTS as RECORDED
 from tests.support.upstreams.speaking import Upstream
+from tests.support.upstreams.standing import listening, make_maker, standing_in
 from tests.support.upstreams.tls import sending
 
 TEXT_EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"hi"}}]}\n\n'

@@ -20,11 +20,11 @@ from catalog.models import LanguageModel
 from config.credentials import Secret
 from tests.support import factories
 from tests.support.inference.judges import JUDGES, TOOLS, Held, written
-from tests.support.inference.servers import serving_locally
 from tests.support.inference.site import OPERATOR_SECRET, Site
 from tests.support.ledger import assert_in_order
 from tests.support.simulator.protocol import Signal
 from tests.support.upstreams.clouds import bedrock_key, event_stream, invoke_stream, stream_head
+from tests.support.upstreams.standing import serving_locally
 
 USAGE = {"prompt_tokens": 30, "completion_tokens": 4, "total_tokens": 34}
 COUNTED = (30, 4)

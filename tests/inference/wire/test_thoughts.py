@@ -12,11 +12,11 @@ import pytest
 
 from config.credentials import Secret
 from tests.support import factories
+from tests.support.contract.sdks import anthropic_client, openai_client
 from tests.support.inference.judges import TOOLS
 from tests.support.inference.messages import SIGNED_THOUGHT
-from tests.support.inference.sdks import anthropic_client, openai_client
-from tests.support.inference.servers import serving_locally
 from tests.support.inference.site import CHAT, OPERATOR_SECRET, Site
+from tests.support.upstreams.standing import serving_locally
 from tests.support.upstreams.tls import Server
 
 THOUGHT: Final = "I must look."

@@ -33,15 +33,6 @@ def _statement() -> str:
     )
 
 
-@contextmanager
-def unchanged() -> Iterator[None]:
-    """Asserts that a block changes no row."""
-    before = everything()
-    yield
-    changed = {label: rows for label, rows in everything().items() if rows != before[label]}
-    assert changed == {}, changed
-
-
 def everything() -> dict[str, list[str]]:
     """Returns the text of every row of our apps by the model's label, without measurements.
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import httpx
 from openrouter import OpenRouter
 
-from tests.support.inference.sdks import anthropic_client, openai_client
+from tests.support.contract.sdks import anthropic_client, openai_client
 from tests.support.inference.site import Site
 from tests.support.upstreams.tls import Script
 
