@@ -19,7 +19,7 @@ from config.clocks.clock import clock
 from config.database.replica.reading import read
 from endpoints.models import PrivateEndpoint
 from inference.models import DailyUsage, Generation, UsageDay
-from inference.reports.rollups import join_days, midnight
+from inference.reports.rollups import end_of, join_days, midnight
 
 ACTIVITY_DAYS: Final = 30
 _DAY: Final = timedelta(days=1)
@@ -81,7 +81,7 @@ class Activity:
         rows = (
             Generation.objects.for_organization(self.organization_id)
             .exclude(status=Generation.Status.PENDING)
-            .created(midnight(min(days)), midnight(max(days) + _DAY))
+            .created(midnight(min(days)), end_of(max(days)))
             .filter(spans)
             .annotate(
                 date=TruncDate("created_at"),

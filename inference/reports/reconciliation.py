@@ -18,7 +18,7 @@ from catalog.pricing import NANO
 from config.api.text import plain_digits
 from inference.models import Generation
 from inference.reports.invoices import InvoiceLine
-from inference.reports.rollups import RowsArchived, archived_days, midnight
+from inference.reports.rollups import RowsArchived, archived_days, end_of, midnight
 
 _MAX_ROWS: Final = 100
 # A provider may count a generation on the day before or after ours, if it names it by its id.
@@ -107,7 +107,7 @@ def _find_generations(
 ) -> Iterable[dict[str, Any]]:
     """Returns the ended generations of these UTC days at a provider, one at a time."""
     rows: QuerySet[Any] = Generation.objects.exclude(status="pending").created(
-        midnight(first), midnight(last + timedelta(days=1))
+        midnight(first), end_of(last)
     )
     if organization_id is None:
         rows = rows.filter(is_byok=False, model_endpoint__provider=provider)

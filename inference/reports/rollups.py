@@ -74,6 +74,11 @@ def midnight(day: date) -> datetime:
     return datetime(day.year, day.month, day.day, tzinfo=UTC)
 
 
+def end_of(day: date) -> datetime:
+    """Returns the beginning of the next UTC day, or of the calendar's last day its last moment."""
+    return datetime.max.replace(tzinfo=UTC) if day == date.max else midnight(day) + _DAY
+
+
 def join_days(days: Collection[date]) -> Iterator[tuple[datetime, datetime]]:
     """Joins consecutive days to ranges of time, so that each needs one index scan."""
     return join_spans({midnight(day) for day in days}, _DAY)
@@ -171,5 +176,5 @@ def span_values(begin: datetime, end: datetime) -> dict[str, Any]:
 
 
 def _roll_up(day: date) -> bool:
-    span = span_values(midnight(day), midnight(day + _DAY))
+    span = span_values(midnight(day), end_of(day))
     return bool(fetch_rows(_ROLL_UP, {"day": day, **span}))

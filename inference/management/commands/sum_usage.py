@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import CommandParser
@@ -9,7 +8,7 @@ from config.bulk.commands import JSONCommand
 from config.bulk.days import parse_day
 from config.bulk.files import refuse
 from inference.reports.hours import sum_hours_again
-from inference.reports.rollups import RowsArchived, midnight, sum_days_again
+from inference.reports.rollups import RowsArchived, end_of, midnight, sum_days_again
 
 
 class Command(JSONCommand):
@@ -33,5 +32,5 @@ class Command(JSONCommand):
             days = sum_days_again(first, last)
         except RowsArchived as exc:
             refuse(str(exc))
-        hours = sum_hours_again(midnight(first), midnight(last + timedelta(days=1)))
+        hours = sum_hours_again(midnight(first), end_of(last))
         self.report({"days": len(days), "hours": hours}, as_json=options["json"])

@@ -98,6 +98,23 @@ def test_a_day_with_a_running_generation_is_left_to_the_duty(
     assert roll_up_hours() > 0
 
 
+def test_days_may_be_any_of_the_calendar(
+    tenant: Tenant, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(tenant, timezone.now() - 50 * HOUR, cost_nano=1_000_000)
+    roll_up_usage()
+    roll_up_hours()
+    right = sums()
+    DailyUsage.objects.update(requests=9)
+    HourlyUsage.objects.update(requests=9)
+
+    call_command("sum_usage", "--from=0001-01-01", "--to=9999-12-31", json=True)
+
+    assert sums() == right
+    counts = {"days": UsageDay.objects.count(), "hours": HourlyUsage.objects.count()}
+    assert json.loads(capsys.readouterr().out) == counts
+
+
 def test_a_range_that_ends_before_it_begins_is_refused(
     db: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
