@@ -1,4 +1,8 @@
-"""Ids of generations: they begin with their second, so their order is that of time."""
+"""Ids of generations: they begin with their second, so their order is that of time.
+
+Whoever asks for the ids of a time bounds them by a function of this module: any moment of the
+calendar has its bound, and none is written elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from config.clocks.clock import clock
+from config.clocks.seconds import write_seconds
 
 # A worker makes a generation's id, and the database stamps it a little later. Workers of an older
 # release stamp by the clock of their host.
@@ -16,12 +21,20 @@ SLACK: Final = timedelta(hours=1)
 
 def new_generation_id() -> str:
     """Returns an identifier that sorts by time: ``gen-``, Unix seconds, 80 random bits."""
-    return f"gen-{int(clock.time())}-{os.urandom(10).hex()}"
+    return f"gen-{int(clock.time()):010}-{os.urandom(10).hex()}"
+
+
+def second_bound(seconds: float) -> str:
+    """Returns a lower bound of the ids that are made from a Unix second on, and of no earlier one.
+
+    No id is made before 1970 or after 2286: what lies there has the bound of the nearest second.
+    """
+    return f"gen-{write_seconds(seconds)}"
 
 
 def id_bound(moment: datetime) -> str:
     """Returns a lower bound of the ids that are made from a moment on, and of no earlier one."""
-    return f"gen-{int(moment.timestamp())}"
+    return second_bound(moment.timestamp())
 
 
 def read_id_bound(bound: str) -> datetime:
@@ -40,9 +53,9 @@ def id_range(ids: Collection[str]) -> tuple[str, str]:
 
 def first_id(since: datetime) -> str:
     """Returns a lower bound of the ids of all generations that are stamped since a moment."""
-    return id_bound(since - SLACK)
+    return second_bound(since.timestamp() - SLACK.total_seconds())
 
 
 def last_id(until: datetime) -> str:
     """Returns an upper bound of the ids of all generations that are stamped before a moment."""
-    return id_bound(until + SLACK)
+    return second_bound(until.timestamp() + SLACK.total_seconds())

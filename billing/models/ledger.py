@@ -19,6 +19,7 @@ from config.api.errors import Conflict
 from config.audit.approvals import find_objection
 from config.audit.triggers import Audit
 from config.clocks.clock import clock
+from config.clocks.seconds import write_seconds
 from config.models import OwnedQuerySet, StatefulModel
 from config.partitions.declarations import Partitioning
 from config.triggers import AppendOnly, KeepUsed, Trigger, carry
@@ -100,7 +101,7 @@ OF_GENERATIONS: Final = ("gen-", "gen.")
 
 def reference_bound(moment: datetime) -> str:
     """Returns the lowest reference of the transfers of generations from a moment on."""
-    return f"gen-{int(moment.timestamp())}"
+    return f"gen-{write_seconds(moment.timestamp())}"
 
 
 def read_reference_bound(bound: str) -> datetime:

@@ -11,6 +11,7 @@ from django.db.models import QuerySet
 
 from accounts.models import ApiKey, Organization
 from endusers.models import EndUser
+from inference.ids import second_bound
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _LABEL: Final = re.compile(r"[sm]k-cw-\S+…\S+")
@@ -32,9 +33,9 @@ def find_generations(generations: QuerySet[Any], term: str) -> QuerySet[Any]:
     if moment is not None:
         began_at, lasts = moment
         # In seconds: the last day of the calendar ends after the last datetime.
-        begin = int(began_at.timestamp())
-        end = begin + int(lasts.total_seconds())
-        return generations.filter(id__gte=f"gen-{begin}-", id__lt=f"gen-{end}-")
+        begin = began_at.timestamp()
+        end = begin + lasts.total_seconds()
+        return generations.filter(id__gte=second_bound(begin), id__lt=second_bound(end))
     return _by_name(generations, term).order_by("-created_at", "-id")
 
 

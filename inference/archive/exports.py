@@ -10,18 +10,16 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date
 from typing import Any, Final
 
 from config.bulk.tables import Column, ColumnKind, Row
 from config.database.replica.reading import read, wait_for_replica
 from config.sql import fetch_rows
-from inference.reports.rollups import midnight
+from inference.ids import first_id, last_id
+from inference.reports.rollups import end_of, midnight
 
 PAGE_ROWS: Final = 2_000
-_DAY: Final = timedelta(days=1)
-# An id has the second of a worker's clock; the database stamps the row. Both agree within an hour.
-_SLACK: Final = timedelta(hours=1)
 
 # The columns of an export in their order.
 _NAMES: Final = (
@@ -114,13 +112,11 @@ class ExportSelection:
 
 def read_generations(selection: ExportSelection, query: ExportQuery = ALL) -> Iterator[Row]:
     """Yields the rows of an export in the order of their time, with constant memory."""
-    begin = midnight(selection.first or date(1971, 1, 1))
-    end = midnight(selection.last or date(2286, 1, 1)) + _DAY
-    first = f"gen-{int((begin - _SLACK).timestamp())}" if selection.first else ""
+    begin, end = midnight(selection.first or date.min), end_of(selection.last or date.max)
+    first = first_id(begin) if selection.first else ""
     values: dict[str, Any] = {
         "organization": selection.organization_id, "begin": begin, "end": end, "first": first,
-        "last": f"gen-{int((end + _SLACK).timestamp())}" if selection.last else "gen-9999999999",
-        "last_id": first, "last_moment": begin, "rows": PAGE_ROWS,
+        "last": last_id(end), "last_id": first, "last_moment": begin, "rows": PAGE_ROWS,
     }  # fmt: skip
     page_of = _PAGE if selection.organization_id is None else _PAGE_OF_ORGANIZATION
     statement = page_of.format(select=query.select, joins=query.joins, condition=query.condition)

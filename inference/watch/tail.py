@@ -16,7 +16,7 @@ from django.db.models import QuerySet
 
 from config.clocks.clock import clock
 from config.console.lists.pages import TookTooLong, limit_time
-from inference.ids import id_range
+from inference.ids import id_range, second_bound
 from inference.models import Generation
 
 MOST_ROWS: Final = 100
@@ -66,8 +66,8 @@ def read_tail(rows: QuerySet[Generation], cursor: str, running: Collection[str])
         most = MOST_ROWS
     else:
         begin, most = now - _FIRST_SECONDS, FIRST_ROWS
-    cursor = f"gen-{now}"
-    new = rows.filter(pk__gte=f"gen-{begin}").order_by("-pk")
+    cursor = second_bound(now)
+    new = rows.filter(pk__gte=second_bound(begin)).order_by("-pk")
     try:
         with limit_time(rows, _LIMIT_MS):
             shown = list(new[: most + 1])

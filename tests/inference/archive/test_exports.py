@@ -140,6 +140,31 @@ def test_days_are_those_of_the_database_and_include_the_last(
     assert days() == set(made)
 
 
+@pytest.mark.parametrize(
+    ("days", "count"),
+    [
+        (("--from=2000-01-01", "--to=2026-11-28"), 1),
+        (("--from=2000-01-01",), 1),
+        (("--to=2300-01-01",), 1),
+        (("--from=0001-01-01", "--to=9999-12-31"), 1),
+        (("--from=0001-01-01", "--to=2001-09-09"), 0),
+        (("--from=2286-11-20",), 0),
+        (("--from=9999-12-31",), 0),
+        (("--to=0001-01-01",), 0),
+    ],
+)
+def test_days_may_be_any_of_the_calendar(
+    tenant: Tenant, tmp_path: Path, days: tuple[str, ...], count: int
+) -> None:
+    """The seconds of their moments have fewer or more digits than those of the rows."""
+    made = make(tenant, NOON)
+    path, names = tmp_path / "a.jsonl", [made.pk] * count
+    for own in ((), (f"--organization={tenant.organization.pk}",)):
+        path.write_text("an earlier export\n")
+        assert export(path, *days, *own) == count
+        assert [row["id"] for row in read(path)] == names
+
+
 def test_pages_join_without_a_gap(
     tenant: Tenant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

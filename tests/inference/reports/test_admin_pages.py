@@ -64,6 +64,21 @@ def test_a_generation_is_found_by_id_key_user_organization_or_time(
     assert found(operator) == [theirs.pk, one.pk]
 
 
+def test_a_day_far_away_finds_no_generation_of_another_one(
+    operator: Client, tenant: Tenant
+) -> None:
+    """The seconds of that day begin with the digits of a day of this century."""
+    second = 2_534_022_500
+    made = factories.make_generation(
+        tenant,
+        id=f"gen-{second}-00000000000000000001",
+        created_at=datetime.fromtimestamp(second, UTC),
+    )
+    for term in ("9999-12-31", "9999-12-31 23", "0001-01-01", "2000-01-01 00:00"):
+        assert (term, found(operator, q=term)) == (term, [])
+    assert found(operator, q=f"{made.created_at:%Y-%m-%d}") == [made.pk]
+
+
 def test_generations_of_one_organization_are_listed_newest_first(
     operator: Client, tenant: Tenant
 ) -> None:

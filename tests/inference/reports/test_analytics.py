@@ -420,6 +420,8 @@ SPAN = {"start": "2026-01-01T00:00:00Z", "end": "2027-01-02T00:00:00Z"}
         {"filters": [{**TEXT, "include_unset": False}]},
         {"time_range": SPAN},
         {"time_range": {"start": "2026-01-01T00:00:00Z", "end": "2026-01-01T00:00:00.000001Z"}},
+        {"time_range": {"start": "0001-01-01T00:00:00Z", "end": "0001-12-31T00:00:00Z"}},
+        {"time_range": {"start": "9999-01-01T00:00:00Z", "end": "9999-12-31T23:59:59.999999Z"}},
         {"order_by": {"field": "request_count", "direction": "asc"}},
     ],
     ids=str,

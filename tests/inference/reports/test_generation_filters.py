@@ -98,6 +98,22 @@ def test_a_time_may_have_a_zone(operator: Client, rows: dict[str, Generation]) -
     assert found(operator, created_at__lt=before) == set()
 
 
+@pytest.mark.parametrize(
+    ("query", "is_found"),
+    [
+        ({"created_at__gte": "2000-01-01", "created_at__lt": "2300-01-01"}, True),
+        ({"created_at__gte": "0001-01-01", "created_at__lt": "9999-12-31T23:59:59"}, True),
+        ({"created_at__gte": "0001-01-01", "since": "hour"}, True),
+        ({"created_at__lt": "2001-09-09"}, False),
+        ({"created_at__gte": "2286-11-21"}, False),
+    ],
+)
+def test_a_time_may_be_any_of_the_calendar(
+    operator: Client, rows: dict[str, Generation], query: dict[str, str], is_found: bool
+) -> None:
+    assert found(operator, **query) == ({row.pk for row in rows.values()} if is_found else set())
+
+
 def test_a_linked_range_stands_in_the_pickers(operator: Client) -> None:
     """Otherwise the next use of the filters would lose the range."""
     given = {"created_at__gte": "2026-11-23 10:00:05+02:00", "created_at__lt": "2026-11-24"}
