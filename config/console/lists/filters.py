@@ -30,9 +30,11 @@ class UtcField(forms.DateTimeField):
         """
         try:
             moment = self.to_python(value)
-        except forms.ValidationError:
+            shown = moment and moment.astimezone(UTC).replace(tzinfo=None)
+        except (forms.ValidationError, OverflowError):
+            # The calendar of UTC lacks the first and last hours of other zones.
             return value
-        return "" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%S}"
+        return shown.isoformat(timespec="seconds") if shown else ""
 
 
 class TextField(forms.CharField):

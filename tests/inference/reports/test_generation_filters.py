@@ -103,6 +103,8 @@ def test_a_time_may_have_a_zone(operator: Client, rows: dict[str, Generation]) -
     [
         ({"created_at__gte": "2000-01-01", "created_at__lt": "2300-01-01"}, True),
         ({"created_at__gte": "0001-01-01", "created_at__lt": "9999-12-31T23:59:59"}, True),
+        ({"created_at__gte": "0001-01-01 00:00:00+14:00"}, True),
+        ({"created_at__lt": "9999-12-31 23:59:59-14:00"}, True),
         ({"created_at__gte": "0001-01-01", "since": "hour"}, True),
         ({"created_at__lt": "2001-09-09"}, False),
         ({"created_at__gte": "2286-11-21"}, False),
@@ -112,6 +114,15 @@ def test_a_time_may_be_any_of_the_calendar(
     operator: Client, rows: dict[str, Generation], query: dict[str, str], is_found: bool
 ) -> None:
     assert found(operator, **query) == ({row.pk for row in rows.values()} if is_found else set())
+
+
+def test_the_first_hours_of_the_calendar_stand_in_the_pickers(operator: Client) -> None:
+    """UTC has no such time as those of another zone, so that one stays as it was given."""
+    given = {"created_at__gte": "0001-01-01 00:00:00+14:00", "created_at__lt": "0001-01-02"}
+    form = operator.get(reverse(PATH), given).context["cl"].filter_specs[0].form
+
+    assert 'value="0001-01-01 00:00:00+14:00"' in str(form["created_at__gte"])
+    assert 'value="0001-01-02T00:00:00"' in str(form["created_at__lt"])
 
 
 def test_a_linked_range_stands_in_the_pickers(operator: Client) -> None:
