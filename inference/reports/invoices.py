@@ -24,7 +24,10 @@ MAX_LINES: Final = 1_000_000
 HEADER: Final = "id,date,model,requests,prompt_tokens,completion_tokens,cost"
 _MAX_COUNT: Final = 10**15
 _CENTS: Final = 2
-# The day after each day is needed too.
+# The first service that sold tokens opened in June 2020. An earlier day is a cell with another
+# meaning, such as the zero of a spreadsheet, and would have every generation read.
+_FIRST_DAY: Final = date(2020, 1, 1)
+# The days after each day are needed too.
 _LAST_DAY: Final = date(9998, 12, 31)
 
 # The columns of a CSV file, each under the names that providers give it. The first name that a file
@@ -284,6 +287,8 @@ def _read_day(value: Any) -> date:
         day = _parse_day(text)
     except (ValueError, OverflowError, OSError):
         raise InvalidRow("has no day such as 2026-11-12") from None
+    if day < _FIRST_DAY:
+        raise InvalidRow(f"has a day before {_FIRST_DAY}")
     if day > _LAST_DAY:
         raise InvalidRow(f"has a day after {_LAST_DAY}")
     return day

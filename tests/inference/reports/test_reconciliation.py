@@ -385,6 +385,15 @@ def test_an_id_is_matched_although_the_days_differ(books: Books) -> None:
     assert books.reconcile("\n".join([HEADER, *rows])) == (expected, 0)
 
 
+def test_the_first_and_the_last_day_of_an_export_may_lie_far_apart(books: Books) -> None:
+    books.generate("a")
+    lines = ["id,date,model,cost", "a,2026-11-12,gpt-4o,0.00035"]
+    strays = ["x,2020-01-01,gpt-4o,0", "y,2300-01-01,gpt-4o,0"]
+    for others in ([], strays[:1], strays[1:], strays):
+        report, _ = books.reconcile("\n".join([*lines, *others]))
+        assert (report["matched"], report["missing_here"]) == (1, len(others))
+
+
 def test_only_what_the_account_pays_counts(books: Books) -> None:
     other = factories.make_tenant("Other")
     books.generate("own", is_byok=True, cost_nano=0)
@@ -408,6 +417,18 @@ def test_only_what_the_account_pays_counts(books: Books) -> None:
         ("date,model,cost\n", "the export: has no lines"),
         ("date,model,cost\n2026-13-01,m,1\n", "line 2: has no day such as 2026-11-12"),
         ("date,model,cost\n9999-12-31,m,1\n", "line 2: has a day after 9998-12-31"),
+        ("date,model,cost\n0001-01-01T00:00:00Z,m,1\n", "line 2: has a day before 2020-01-01"),
+        ("date,model,cost\n0001-01-01T00:00:00+14:00,m,1\n", "line 2: has no day such as"),
+        ("date,model,cost\n2026-11-12,m,1\n2019-12-31,m,1\n", "line 3: has a day before 2020"),
+        ("date,model,cost\n1899-12-30,,\n", "line 2: has a day before 2020-01-01"),
+        (
+            '{"data": [{"start_time": 1, "results": []}]}',
+            "data[0]: has a day before 2020-01-01",
+        ),
+        (
+            '{"data": [{"date": "0001-01-01", "model": "m", "requests": 1}]}',
+            "data[0]: has a day before 2020-01-01",
+        ),
         ('"date"x,model,cost\n', "line 1: not CSV"),
         ("date,model,cost,Cost\n2026-11-12,m,1,2\n", "line 1: the header names cost twice"),
         # A decimal comma, and a file that ends early.
@@ -435,7 +456,7 @@ def test_only_what_the_account_pays_counts(books: Books) -> None:
         ('{"data": [{"results": [1]}]}', "data[0].results[0]: is not an object"),
         ('{"data": [], "has_more": true}', "is one page of several"),
         (
-            '{"data": [{"start_time": 1, "results": [{"model": null, "input_tokens": 1}]}]}',
+            '{"data": [{"start_time": 1794441600, "results": [{"model": null, "requests": 1}]}]}',
             "data[0].results[0]: names no model",
         ),
         (
@@ -568,7 +589,12 @@ def test_the_console_compares_the_bill_of_an_organizations_own_account(
 
 
 @pytest.mark.parametrize(
-    ("data", "refusal"), [("a,b\n1,2", "no header of a known export"), ("\x00", "header")]
+    ("data", "refusal"),
+    [
+        ("a,b\n1,2", "no header of a known export"),
+        ("\x00", "header"),
+        ("date,model,cost\n0001-01-01T00:00:00Z,m,1", "line 2: has a day before 2020-01-01"),
+    ],
 )
 def test_the_console_names_the_problems_of_an_export(
     operator: Client, endpoint: ModelEndpoint, data: str, refusal: str
