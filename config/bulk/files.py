@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import stat
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Generator, Iterable, Iterator, Sized
 from pathlib import Path
 from typing import IO, Final, NoReturn, TypeVar
 
@@ -52,17 +53,23 @@ def open_lines(name: str, terminal: OutputWrapper) -> Iterator[Iterator[bytes]]:
 def write_output(name: str, rows: Iterable[bytes], *, header: bytes = b"") -> int:
     """Writes rows to the file of that name, or to standard output for ``-``; returns their number.
 
-    Only its owner can read a new file, because it may contain customers' data.
+    Only its owner can read a new file, because it may contain customers' data. The first row is
+    read before the file is opened: what fails until then leaves an existing file as it is.
     """
     count = 0
+    rest = iter(rows)
     try:
         with contextlib.ExitStack() as stack:
+            if isinstance(rest, Generator):
+                # A transaction that the rows hold open ends here, whatever fails.
+                stack.enter_context(contextlib.closing(rest))
+            first = list(itertools.islice(rest, 1))
             if name == "-":
                 file: IO[bytes] = sys.stdout.buffer
             else:
                 file = stack.enter_context(open(name, "wb", opener=_open_private))
             file.write(header)
-            for row in rows:
+            for row in itertools.chain(first, rest):
                 file.write(row)
                 count += 1
             file.flush()

@@ -1,17 +1,27 @@
-"""Cells of CSV and the progress of a file, which all imports and exports share."""
+"""Cells of CSV, and the writing and progress of a file, which all imports and exports share."""
 
 from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from django.core.management.base import OutputWrapper
+from django.core.management.base import CommandError, OutputWrapper
 from hypothesis import given
 from hypothesis import strategies as st
 
 from config.bulk.cells import escape_formula, unescape_formula, write_line
-from config.bulk.files import with_progress
+from config.bulk.files import with_progress, write_output
+from config.bulk.tables import (
+    Column,
+    ColumnKind,
+    Writer,
+    write_csv,
+    write_json_lines,
+    write_parquet_table,
+)
 
 SIGNS = "=+-@\t\r\uff1d\uff0b\uff0d\uff20"
 TRICKY = st.sampled_from(f"{SIGNS}'\n\", a;")
@@ -69,6 +79,65 @@ def test_escape_formula_returns_the_cell_of_a_value(value: str, cell: str) -> No
 def test_every_cell_of_a_line_is_quoted_unless_it_is_empty(cells: list[str], line: str) -> None:
     assert write_line(cells) == line
     assert next(csv.reader([line], strict=True)) == cells
+
+
+class Lost(Exception):
+    """What the source of rows raises."""
+
+
+def rows_until(count: int) -> Iterator[bytes]:
+    """Yields some rows, and then fails."""
+    yield from (b"%d\n" % number for number in range(count))
+    raise Lost
+
+
+def test_a_file_keeps_its_content_until_the_first_row_is_read(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.csv", tmp_path / "new.csv"
+    old.write_bytes(b"yesterday\n")
+    for path in (old, new):
+        with pytest.raises(Lost):
+            write_output(str(path), rows_until(0), header=b"number\n")
+    assert old.read_bytes() == b"yesterday\n"
+    assert not new.exists()
+
+    with pytest.raises(Lost):
+        write_output(str(old), rows_until(2), header=b"number\n")
+    assert old.read_bytes() == b"number\n0\n1\n"
+
+
+@pytest.mark.parametrize("write", [write_csv, write_json_lines, write_parquet_table])
+def test_no_format_writes_before_its_first_row_is_read(tmp_path: Path, write: Writer) -> None:
+    """A header would open the file."""
+    path = tmp_path / "rows"
+    path.write_bytes(b"yesterday\n")
+    columns = [Column("number", ColumnKind.TEXT)]
+    with pytest.raises(Lost):
+        write_output(str(path), write(columns, ([row] for row in rows_until(0))))
+    assert path.read_bytes() == b"yesterday\n"
+
+
+def test_rows_end_if_the_file_cannot_be_opened(tmp_path: Path) -> None:
+    """They may hold a transaction open."""
+    ended: list[bool] = []
+
+    def read_rows() -> Iterator[bytes]:
+        try:
+            yield b"1\n"
+        finally:
+            ended.append(True)
+
+    rows = read_rows()
+    with pytest.raises(CommandError, match="No such file or directory"):
+        write_output(str(tmp_path / "missing" / "rows"), rows)
+    assert ended == [True]
+
+
+@pytest.mark.parametrize("rows", [[], [b"1\n"], [b"1\n", b"2\n", b"3\n"]])
+def test_every_row_is_written_once_behind_the_header(tmp_path: Path, rows: list[bytes]) -> None:
+    path = tmp_path / "rows"
+    path.write_bytes(b"a longer text than the rows of the test\n")
+    assert write_output(str(path), rows, header=b"number\n") == len(rows)
+    assert path.read_bytes() == b"number\n" + b"".join(rows)
 
 
 class Terminal(io.StringIO):
