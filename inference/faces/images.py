@@ -13,6 +13,7 @@ import msgspec
 from catalog.dialects.base import Operation
 from catalog.dialects.shared.images.replies import COMPLETED
 from catalog.dialects.shared.raw import encode_pieces
+from catalog.dialects.shared.sse import escape_line_ends
 from config.api.errors import InvalidRequest
 from config.server.bodies import Receive, Scope, Send, body_length, read_body
 from config.server.bulkheads import Occupancy
@@ -69,7 +70,8 @@ class ImagesConnection(Connection):
                     self._last = fields
                 else:
                     rewritten.append(self._write_image(fields))
-        return b"".join(rewritten)
+        # The pieces of a long event may end within a character.
+        return escape_line_ends(b"".join(rewritten))
 
     def _release(self, usage: dict[str, Any] | None) -> list[bytes]:
         """Returns the event of the image that waits, with the members of the usage event."""

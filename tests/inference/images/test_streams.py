@@ -66,6 +66,14 @@ def test_the_events_of_an_edit_have_their_own_types(site: Site) -> None:
     assert types == ["image_edit.partial_image", "image_edit.completed"]
 
 
+def test_a_reader_of_lines_gets_the_text_of_an_event_of_several_pieces(site: Site) -> None:
+    site.publish("sim-picture-separators:300000")
+    text = stream(site).text
+    assert "\u2028" not in text
+    completed, _ = events_of(text)
+    assert completed["revised_prompt"] == "\u2028" * 300_000
+
+
 def read_to_the_end(site: Site, answer: requests.Response) -> list[Any]:
     """Returns the events of a stream whose upstream goes on after the first one."""
     text = ""

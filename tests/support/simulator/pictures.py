@@ -212,6 +212,9 @@ PICTURES: dict[str, tuple[str, Callable[[Request], Script]]] = {
     "sim-picture-large": ("pictures of :N bytes (8000000) of Base64", _send_large),
     "sim-picture-unstreamed": ("a whole answer even to a streamed request", _plain(
         lambda a, q: None)),
+    "sim-picture-separators": ("a text of :N line separators beside each picture", _plain(
+        lambda a, q: [each.update(revised_prompt="\u2028" * int(q.numbers(1)[0]))
+                      for each in a["data"]])),
     "sim-picture-no-usage": ("good pictures without a usage", _plain(_leave_usage)),
     "sim-picture-stream-more": ("one event with a picture more than asked for", _stream(
         lambda e, q: [*e, e[-1]])),
