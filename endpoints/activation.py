@@ -102,7 +102,7 @@ def validate_only(
     may_bind: bool = True,
     probe_parameters: bool | None = None,
 ) -> Validation:
-    """DRAFT | ACTIVE → same. Validates a draft, or with ``again`` an active endpoint.
+    """ANY → same. Validates a draft, or with ``again`` an endpoint that was activated.
 
     Raises :class:`InvalidTransition` in another state.
     """
@@ -113,7 +113,7 @@ def validate_only(
             "again: true to validate an active endpoint.",
             metadata={"status": str(status.ACTIVE)},
         )
-    endpoint.require_status(status.ACTIVE if again else status.DRAFT)
+    endpoint.require_status(*((status.ACTIVE, status.DISABLED) if again else (status.DRAFT,)))
     return validation.run(
         endpoint,
         workspace_id=workspace_id,

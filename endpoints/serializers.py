@@ -233,9 +233,9 @@ class ValidationRequestSerializer(ActivationSerializer):
     again = FlagField(
         required=False,
         allow_null=True,
-        help_text="Extension: validate an active endpoint instead of a draft. If it passes, later "
-        "watches compare with it, and a drift ends. Otherwise the endpoint stays as it is; an "
-        "answer that differs is a drift.",
+        help_text="Extension: validate an active or disabled endpoint instead of a draft. If it "
+        "passes, later watches compare with it, and a drift ends. Otherwise the endpoint stays as "
+        "it is; an answer that differs is a drift of an active one.",
     )
 
 

@@ -269,9 +269,9 @@ class PrivateEndpointViewSet(OrganizationViewSet):
     def validate(self, request: Request, pk: str) -> Response:
         """Makes a live plain and a streamed call with the workspace's BYOK credential.
 
-        It is for drafts, and for active endpoints with `again`. Unless `probe_parameters` is
-        false, it also tries which parameters the deployment honours, which costs up to 15 more
-        calls. At most two validations of an organization run at a time.
+        It is for drafts, and with `again` for active and disabled endpoints. Unless
+        `probe_parameters` is false, it also tries which parameters the deployment honours, which
+        costs up to 15 more calls. At most two validations of an organization run at a time.
         """
         fields = self.read_body(ValidationRequestSerializer)
         endpoint = self.get_object()
@@ -296,7 +296,10 @@ class PrivateEndpointViewSet(OrganizationViewSet):
     @operation("enablePrivateEndpoint", None, ManagedResponseSerializer, _WRITE_ERRORS)
     @action(detail=True, methods=["post"])
     def enable(self, request: Request, pk: str) -> Response:
-        """Routes to a disabled endpoint again."""
+        """Routes to a disabled endpoint again.
+
+        If its provider or its model has changed meanwhile, it must be validated with `again` first.
+        """
         self.read_body(StrictSerializer)
         endpoint = self.get_object()
         endpoint.enable(by=self.actor)

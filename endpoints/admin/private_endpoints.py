@@ -97,7 +97,8 @@ _BY_STATUS: Final[dict[str, set[str]]] = {
         "validate_again", "disable", "remove",
     },
     Status.DISABLED: {
-        "edit_price", "limit_time", "limit_fallback", "place_in_pool", "enable", "remove",
+        "edit_price", "limit_time", "limit_fallback", "place_in_pool", "validate_again", "enable",
+        "remove",
     },
 }  # fmt: skip
 _OPERATE: Final = "endpoints.change_privateendpoint"
@@ -401,7 +402,7 @@ class PrivateEndpointAdmin(ConsoleAdmin):
     )
     def validate_again(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
         """Sends a plain and a streamed request with the BYOK credential of a workspace. If they
-        pass, later watches compare with them, and a drift ends. The endpoint stays active.
+        pass, later watches compare with them, and a drift ends. The endpoint stays as it is.
         """
         return _validate(request, endpoint, form, again=True)
 

@@ -532,10 +532,19 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
             self._record("endpoint.disabled", reason=self.disabled_reason)
 
     def enable(self, *, by: str = "") -> None:
-        """DISABLED → ACTIVE."""
+        """DISABLED → ACTIVE.
+
+        Raises :class:`InvalidTransition` from another state, and :class:`ValidationStale` when what
+        the endpoint inherits has changed since its validation.
+        """
         with transaction.atomic():
             self.lock_present()
             self.require_status(self.Status.DISABLED)
+            if self.validation_id is None:
+                raise ValidationStale(
+                    "The provider or the model has changed since the validation of the endpoint: "
+                    "call validate with again: true."
+                )
             self.status = self.Status.ACTIVE
             self.activated_by = by
             self.disabled_at, self.disabled_by, self.disabled_reason = None, "", ""
@@ -768,6 +777,21 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
         self.attestation = attestation
         self.save_fields("attestation")
 
+    def forget_validation(self, *, has_moved: bool = False) -> None:
+        """DRAFT | DISABLED → same. Its provider or model has changed: nothing is proven any more.
+
+        If the deployment ``has_moved``, nothing is declared of it either.
+        """
+        with transaction.atomic():
+            self.lock_present()
+            if self.status == self.Status.DISABLED:
+                # That of a draft is of another configuration, and is said to be stale.
+                self.validation = None
+            if has_moved:
+                self.declared_region, self.declared_zdr, self.tested_parameters = None, None, []
+            self.save_fields("validation", "declared_region", "declared_zdr", "tested_parameters")
+            self.attest(by="")
+
     def record_revalidation(self, validation: Validation) -> None:
         """ANY → same. Stores a validation; makes it current if it is of this configuration."""
         with transaction.atomic():
@@ -787,10 +811,11 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
         self.save_fields("validation", "tested_parameters")
 
     def record_repetition(self, validation: Validation) -> None:
-        """ANY → same. Stores a validation of an active endpoint that somebody has asked for.
+        """ANY → same. Stores a validation of an activated endpoint that somebody has asked for.
 
         If it has passed and is of this configuration, it becomes the current one, with which later
-        watches compare, and ends a drift. If it has failed, it may show a drift, as a watch does.
+        watches compare, and ends a drift. If it has failed, it may show a drift, as a watch does;
+        only an active endpoint drifts.
         """
         with transaction.atomic():
             validation.lock_credential()
@@ -802,14 +827,15 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
                     # The deployment is the same, so what was proven about it stays.
                     validation.parameters = before.parameters
             self._store(validation)
-            if self.status != self.Status.ACTIVE:
+            if self.status == self.Status.DRAFT:
                 return
             is_keyless = self.upstream_provider.is_keyless
-            if not validation.passed:
+            if validation.passed:
+                if validation.is_current_for(self.configuration, is_keyless=is_keyless):
+                    self.drifted_at = None
+                    self._keep(validation)
+            elif self.status == self.Status.ACTIVE:
                 self._note_drift(validation)
-            elif validation.is_current_for(self.configuration, is_keyless=is_keyless):
-                self.drifted_at = None
-                self._keep(validation)
             self.save_fields("drifted_at")
 
     def record_watch(self, validation: Validation) -> None:

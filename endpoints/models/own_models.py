@@ -162,6 +162,8 @@ def edit_own_model(model: LanguageModel, **changes: Any) -> bool:
             if ("" if base is None else base.canonical_slug) != model.base_model:
                 _require_unused(model, "base_model", status="active")
                 changes |= _taken_from(base)
+                for endpoint in model.private_endpoints.filter(deleted_at=None):
+                    endpoint.forget_validation()
         return write_fields(model, changes)
 
 

@@ -10,10 +10,10 @@ from django.db import models, transaction
 from django.db.models import Q
 from django.db.models.functions import Lower
 
-from accounts.models import Organization
+from accounts.models import ByokCredential, Organization
 from accounts.models.edits import refusal, write_fields
 from accounts.models.versions import RoutingVersionBump
-from catalog.models import DialectName, Provider, hosts_of
+from catalog.models import DialectName, Provider
 from config.api.errors import Conflict, NotFound
 from config.audit.triggers import Audit
 from config.clocks.clock import clock
@@ -152,11 +152,16 @@ class PrivateProvider(BaseModel):
         return self.deleted_at is None
 
     def own_hosts(self, named: str = "") -> frozenset[str]:
-        """Returns the provider's own hosts; see :func:`hosts_of`."""
-        return hosts_of(self.dialect, self.base_url, named)
+        """Returns none: whoever may change the address must not send a stored secret there.
+
+        The first use of a credential binds it.
+        """
+        return frozenset()
 
     def edit(self, **changes: Any) -> None:
         """Changes ``display_name``, ``base_url`` and ``is_keyless``, all of it or nothing.
+
+        Endpoints that inherit what changes must be validated again before they are enabled.
 
         Raises :class:`ProviderInUse` when an active endpoint was validated with the old address or
         without a key, or when an endpoint would be left without an address.
@@ -165,11 +170,15 @@ class PrivateProvider(BaseModel):
             self._lock_present()
             if "base_url" in changes:
                 changes["base_url"] = canonical_base_url(changes["base_url"], self.organization_id)
-                if changes["base_url"] != self.base_url:
-                    self._require_free_address(changes["base_url"])
-            if changes.get("is_keyless", self.is_keyless) != self.is_keyless:
+            has_moved = changes.get("base_url", self.base_url) != self.base_url
+            if has_moved:
+                self._require_free_address(changes["base_url"])
+            if is_other_key := changes.get("is_keyless", self.is_keyless) != self.is_keyless:
                 self._require_unused("keyless", self._endpoints.filter(status="active"))
             write_fields(self, changes)
+            for endpoint in self._endpoints if has_moved or is_other_key else ():
+                if endpoint.base_url is None or is_other_key:
+                    endpoint.forget_validation(has_moved=has_moved and endpoint.base_url is None)
 
     def _require_free_address(self, base_url: str | None) -> None:
         inheriting = self._endpoints.filter(base_url=None)
@@ -191,7 +200,11 @@ class PrivateProvider(BaseModel):
         return self.endpoints.filter(deleted_at=None)
 
     def remove(self) -> None:
-        """Deletes the provider; raises :class:`ProviderInUse` while an endpoint runs under it."""
+        """Deletes the provider, whose slug is free again.
+
+        Raises :class:`ProviderInUse` while an endpoint runs under it, and while a credential is
+        stored for it: a later provider of the slug would get the secret.
+        """
         with transaction.atomic():
             self._lock_present()
             endpoint = self._endpoints.first()
@@ -199,6 +212,13 @@ class PrivateProvider(BaseModel):
                 raise ProviderInUse(
                     f"The endpoint {endpoint.pk} runs under the provider. Delete it first.",
                     metadata={"endpoint_id": str(endpoint.pk)},
+                )
+            stored = ByokCredential.objects.for_organization(self.organization_id)
+            credential = stored.filter(provider_slug=self.slug).first()
+            if credential is not None:
+                raise ProviderInUse(
+                    f"The credential {credential.pk} is stored for the provider. Delete it first.",
+                    metadata={"credential_id": str(credential.pk)},
                 )
             self.deleted_at = clock.now()
             self.save_fields("deleted_at")

@@ -429,6 +429,8 @@ def test_a_model_in_use_stays(rack: Site, manager: APIClient) -> None:
     assert manager.patch(ADDRESS, {"name": "Other", "base_model": None}).status_code == 200
     assert manager.post(f"{ENDPOINTS}/{endpoint}/disable").status_code == 200
     assert manager.patch(ADDRESS, {"base_model": "acme/base"}).status_code == 200
+    # It has been proven with other abilities.
+    assert_refused(manager.post(f"{ENDPOINTS}/{endpoint}/enable"), 409, "validation_stale")
     assert_refused(manager.delete(ADDRESS), 409, "model_in_use")
     assert manager.delete(f"{ENDPOINTS}/{endpoint}").status_code == 200
     assert manager.delete(ADDRESS).status_code == 200

@@ -270,6 +270,57 @@ def test_a_changed_address_makes_a_validation_stale(open_site: Site, manager: AP
     assert_refused(refused, 409, "validation_stale")
 
 
+@pytest.mark.parametrize(
+    "change", [{"base_url": "https://other.example.com/v1"}, {"keyless": False}]
+)
+def test_what_a_disabled_endpoint_inherits_is_proven_again(
+    open_site: Site, manager: APIClient, change: dict[str, Any]
+) -> None:
+    site = open_site
+    provider = make_own(site.tenant, base_url=site.upstream.base_url, is_keyless=True)
+    path = f"{ENDPOINTS}/{activate(site, manager, declared_zdr=True).json()['data']['id']}"
+    assert manager.post(f"{path}/disable").status_code == 200
+    assert manager.patch(f"{ROUTE}/my-rack", change).status_code == 200
+    with snapshots.unchanged():
+        assert_refused(manager.post(f"{path}/enable"), 409, "validation_stale")
+    # What was declared was said of the deployment at the old address.
+    assert PrivateEndpoint.objects.get().declared_zdr is (None if "base_url" in change else True)
+    provider.edit(base_url=site.upstream.base_url, is_keyless=True)
+    assert_refused(manager.post(f"{path}/enable"), 409, "validation_stale")
+    again = {"workspace_id": str(site.tenant.workspace.pk), "again": True}
+    assert manager.post(f"{path}/validate", again).json()["data"]["passed"] is True
+    assert manager.post(f"{path}/enable").status_code == 200
+    assert site.chat("one two").status_code == 200
+
+
+def test_a_stored_secret_does_not_follow_the_address_of_its_provider(
+    site: Site, manager: APIClient
+) -> None:
+    make_own(site.tenant, base_url=site.upstream.base_url)
+    store_key(manager)
+    created = activate(site, manager).json()["data"]["id"]
+    assert manager.delete(f"{ENDPOINTS}/{created}").status_code == 200
+    elsewhere = {"base_url": "https://thief.example.com/v1"}
+    assert manager.patch(f"{ROUTE}/my-rack", elsewhere).status_code == 200
+    draft = manager.post(ENDPOINTS, body_of(site)).json()["data"]["id"]
+    where = {"workspace_id": str(site.tenant.workspace.pk)}
+    found = manager.post(f"{ENDPOINTS}/{draft}/validate", where).json()["data"]
+    [failed] = [check for check in found["checks"] if not check["passed"]]
+    assert (failed["name"], failed["reason"]) == ("base_url", "invalid_base_url")
+    assert "thief.example.com is elsewhere" in failed["upstream_message"]
+
+
+def test_a_provider_is_not_deleted_before_its_credentials(site: Site, manager: APIClient) -> None:
+    make_own(site.tenant)
+    store_key(manager)
+    credential = ByokCredential.objects.get()
+    with snapshots.unchanged():
+        error = assert_refused(manager.delete(f"{ROUTE}/my-rack"), 409, "provider_in_use")
+    assert error["metadata"]["credential_id"] == str(credential.pk)
+    assert manager.delete(f"/api/v1/byok/{credential.pk}").status_code == 200
+    assert manager.delete(f"{ROUTE}/my-rack").status_code == 200
+
+
 def test_an_endpoint_needs_an_address_of_its_own_where_the_provider_has_none(
     site: Site, manager: APIClient
 ) -> None:

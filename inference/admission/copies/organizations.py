@@ -508,7 +508,12 @@ def _place_credential(credential: Credential, provider: CatalogProvider | None) 
     if provider.dialect in CLOUDS:
         host = host_of_credential(provider.dialect, secret)
         secret = None if host is None else secret
-    own_hosts = hosts_of(provider.dialect, provider.base_url, host or "")
+    # The address of an organization's own provider is what its owner typed last.
+    own_hosts = (
+        frozenset()
+        if provider.is_own
+        else hosts_of(provider.dialect, provider.base_url, host or "")
+    )
     limits = replace(credential.limits, own_hosts=own_hosts)
     return replace(credential, secret=secret, host=host, limits=limits)
 
