@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections import defaultdict
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any, Final
 
@@ -14,15 +15,21 @@ from django.db import transaction
 from accounts.models import ByokCredential, Organization
 from catalog.aliases.imports import KIND as ALIASES
 from catalog.connecting.gateways.catalogue import (
-    ANY_POLICY,
     CREDENTIALS,
     REPEATED,
     GatewayReport,
     check_secret,
-    expand,
     store_aliases,
+    take_all,
 )
-from catalog.connecting.gateways.deployments import Deployment, GatewayFile, NotTaken
+from catalog.connecting.gateways.deployments import (
+    ANY_POLICY,
+    Deployment,
+    GatewayFile,
+    NotTaken,
+    is_at,
+    is_same,
+)
 from catalog.connecting.gateways.known import KnownModels
 from catalog.connecting.servers import guess_output, name_models, number_names, recognize
 from catalog.models import LanguageModel, Provider
@@ -60,22 +67,13 @@ def apply(
     report = GatewayReport.of_kinds(PROVIDERS, imports.KIND, CREDENTIALS, ALIASES, dry_run=dry_run)
     with transaction.atomic():
         plan = _Plan(organization_id, gateway, report.counter(on_row))
-        for deployment in expand(gateway, plan.known):
-            try:
-                # An entry that is refused leaves nothing.
-                with transaction.atomic():
-                    plan.add(deployment)
-            except NotTaken as exc:
-                gateway.leave(deployment, exc)
-                continue
-            if plan.lacks_key(deployment):
-                gateway.leave(deployment, f"its key: {deployment.missing}")
-            gateway.leave_members(deployment.line, deployment.name, deployment.limits, _NO_LIMITS)
+        names = take_all(gateway, plan.known, plan.take)
+        plan.tell_missing()
         try:
             plan.store_credentials()
         except GatewayError as exc:
             raise ImportRefused([exc.message]) from None
-        store_aliases(organization_id, gateway, plan.names, plan.count_row)
+        store_aliases(organization_id, gateway, names, plan.count_row)
         transaction.set_rollback(dry_run)
     report.left_out = sorted(gateway.left_out, key=lambda each: each.line)
     return report
@@ -92,98 +90,142 @@ class _Plan:
         self.organization = organizations.get(pk=organization_id)
         self.count_row = count_row
         self.known = KnownModels.load()
-        self.names: dict[str, list[str]] = defaultdict(list)
         self._listed = dict(LanguageModel.objects.listed().values_list("canonical_slug", "slug"))
         self._providers: dict[tuple[str, bool], str] = {}
         self._rows: dict[tuple[str, ...], dict[str, Any]] = {}
         self._keys: dict[tuple[str, Secret], set[str]] = defaultdict(set)
+        self._places: dict[tuple[str, str], Mapping[str, str]] = {}
+        self._keyless: list[tuple[str, Deployment]] = []
         self._stored = list(ByokCredential.objects.for_organization(organization_id))
 
-    def add(self, deployment: Deployment) -> None:
-        """Stores an endpoint and its provider; raises :class:`NotTaken`."""
+    def take(self, deployment: Deployment) -> str:
+        """Stores an endpoint and its provider; returns the public name of its model.
+
+        Raises :class:`NotTaken`.
+        """
+        outcomes: list[tuple[Any, ...]] = []
+        # An entry that is refused leaves nothing.
+        with transaction.atomic():
+            slug, public = self._store(deployment, lambda *told: outcomes.append(told))
+        for told in outcomes:
+            self.count_row(*told)
+        # A provider that was refused with its endpoint is made again for the next one.
+        self._providers[_server_of(deployment)] = slug
+        if deployment.place:
+            self._places[slug, public] = deployment.place
+        if (secret := deployment.key) is not None:
+            self._keys[slug, secret].add(public)
+        elif deployment.secret is None:
+            self._keyless.append((slug, deployment))
+        self._gateway.leave_members(deployment.line, deployment.name, deployment.limits, _NO_LIMITS)
+        return public
+
+    def tell_missing(self) -> None:
+        """Leaves out the keys that neither the file nor the organization has."""
+        for slug, deployment in self._keyless:
+            named = [secret for other, secret in self._keys if other == slug]
+            secrets = [*named, *map(_reveal, self._stored_at(slug))]
+            if not any(is_at(secret, deployment.place) for secret in secrets):
+                self._gateway.leave(deployment, f"its key: {deployment.missing}")
+
+    def _store(self, deployment: Deployment, count_row: RowListener) -> tuple[str, str]:
+        """Returns the slug of the provider, and the public name of the model."""
         model = self.known.find_model(deployment)
         own: dict[str, Any] = {}
         if model is None or model not in self._listed:
             model = self._name_own_model(deployment)
-            own = {"model": {"name": deployment.name}}
+            own = {"model": {"name": deployment.own_name}}
         check_secret(deployment)
-        outcomes: list[tuple[Any, ...]] = []
-        slug = self._find_provider(deployment, lambda *told: outcomes.append(told))
+        slug = self._find_provider(deployment, count_row)
+        public = self._listed.get(model, model)
+        if deployment.place:
+            self._require_one_place(deployment.place, slug, public)
         key = {
             "model_permaslug": model,
             "provider_slug": slug,
-            "upstream_model_id": deployment.upstream_id,
+            "upstream_model_id": self.known.name_upstream(deployment, model),
         }
-        if deployment.base_url is not None:
-            key["base_url"] = deployment.base_url
+        if deployment.server.base_url is not None:
+            key["base_url"] = deployment.server.base_url
         row = {**key, **self._read_terms(deployment, model), **own}
-        stored = self._rows.setdefault(tuple(key.values()), row)
-        if stored is row:
+        values = tuple(key.values())
+        if (stored := self._rows.get(values)) is None:
             try:
                 imports.apply(
-                    self.organization.pk,
-                    [imports.encode(row)],
-                    by=ACTOR,
-                    on_row=lambda *told: outcomes.append(told),
+                    self.organization.pk, [imports.encode(row)], by=ACTOR, on_row=count_row
                 )
             except ImportRefused as exc:
-                del self._rows[tuple(key.values())]
-                raise NotTaken(_LINE.sub("", exc.problems[0])) from None
+                problem = _LINE.sub("", exc.problems[0])
+                if not imports.has_endpoint(self.organization.pk, *values):
+                    raise NotTaken(problem) from None
+                # It is there, and stays as it is.
+                self._gateway.leave(deployment, problem)
+            self._rows[values] = row
         elif stored != row and deployment.has_terms:
             self._gateway.leave(deployment, REPEATED)
-        for told in outcomes:
-            self.count_row(*told)
-        public = self._listed.setdefault(model, model)
-        # A provider that was refused with its endpoint is made again for the next one.
-        self._providers[_server_of(deployment)] = slug
-        if (secret := deployment.key) is not None:
-            self._keys[slug, secret].add(public)
-        if public not in self.names[deployment.name]:
-            self.names[deployment.name].append(public)
+        self._listed.setdefault(model, model)
+        return slug, public
+
+    def _require_one_place(self, place: Mapping[str, str], slug: str, public: str) -> None:
+        """Refuses a model at a second resource: no credential says which endpoint it is for."""
+        others = [
+            each
+            for each in self._stored_at(slug)
+            if each.allowed_models is None or public in each.allowed_models
+        ]
+        if self._places.get((slug, public), place) != place or not all(
+            is_at(_reveal(each), place) for each in others
+        ):
+            raise NotTaken(
+                "another key of the organization is for this model in another resource or region, "
+                "and every endpoint of the provider would be called with both"
+            )
 
     def store_credentials(self) -> None:
         """Stores each key that its provider does not have yet.
 
-        Of several keys of a provider, each is for the models of its own deployments.
+        Of several keys or places of a provider, each key is for the models of its deployments.
         """
         for (slug, secret), models in self._keys.items():
             outcome = RowOutcome.UNCHANGED
-            if not any(_has_secret(each, secret) for each in self._stored_at(slug)):
+            same = (each for each in self._stored_at(slug) if is_same(_reveal(each), secret))
+            if (stored := next(same, None)) is None:
                 outcome = RowOutcome.CREATE
                 others = [each for (other, _), each in self._keys.items() if other == slug]
+                places = [place for (other, _), place in self._places.items() if other == slug]
+                is_one_of_some = any(models != each for each in others) or not all(
+                    is_at(secret, place) for place in places
+                )
                 ByokCredential.objects.create_credential(
                     organization=self.organization,
                     workspace=None,
                     provider_slug=slug,
                     secret=secret,
-                    allowed_models=sorted(models) if any(models != o for o in others) else None,
+                    allowed_models=sorted(models) if is_one_of_some else None,
                 )
+            elif stored.allowed_models is not None and models.difference(stored.allowed_models):
+                outcome = RowOutcome.UPDATE
+                stored.edit(allowed_models=sorted(models.union(stored.allowed_models)))
             self.count_row(CREDENTIALS, f"{slug} {secret.label}", outcome)
-
-    def lacks_key(self, deployment: Deployment) -> bool:
-        """Returns whether neither the file nor the organization has a key for a deployment."""
-        slug = deployment.family
-        is_named = any(slug == other for other, _ in self._keys)
-        return deployment.secret is None and not is_named and not self._stored_at(slug)
 
     def _stored_at(self, slug: str) -> list[ByokCredential]:
         return [each for each in self._stored if each.provider_slug == slug]
 
     def _find_provider(self, deployment: Deployment, count_row: RowListener) -> str:
         """Returns the slug of the catalogue's provider, or of the organization's own."""
-        family = deployment.family
-        if not family and deployment.dialect != "openai":
+        family, dialect, address = deployment.server
+        if not family and dialect != "openai":
             # The catalogue's provider speaks the format; the endpoint has its own address.
-            family = deployment.dialect
+            family = dialect
         if family:
             if not Provider.objects.filter(slug=family, is_listed=True).exists():
                 raise NotTaken(f"the catalogue does not have the provider {family!r}")
             return family
-        assert deployment.base_url is not None, "a server of one's own has an address"
+        assert address is not None, "a server of one's own has an address"
         if (slug := self._providers.get(_server_of(deployment))) is not None:
             return slug
         try:
-            base_url = canonical_base_url(deployment.base_url, self.organization.pk)
+            base_url = canonical_base_url(address, self.organization.pk)
             own = PrivateProvider.objects.for_organization(self.organization.pk)
             is_keyless = deployment.secret == NO_SECRET
             stored = own.filter(base_url=base_url, is_keyless=is_keyless).first()
@@ -217,14 +259,15 @@ class _Plan:
                 "the catalogue does not have the model, and the file lacks the price of a text "
                 "model of the organization's own"
             )
-        return name_models(self.organization.slug, [deployment.name], ())[deployment.name]
+        name = deployment.own_name
+        return name_models(self.organization.slug, [name], ())[name]
 
     def _read_terms(self, deployment: Deployment, model: str) -> dict[str, Any]:
         """Returns the members of a row that state price, time limits and shares."""
         template = self.known.find_template(deployment, model)
         price = EndpointRow(
             model=model,
-            provider=deployment.family,
+            provider=deployment.server.family,
             upstream_model_id=deployment.upstream_id,
             **self.known.price(deployment, template),
         )
@@ -237,11 +280,11 @@ class _Plan:
 
 
 def _server_of(deployment: Deployment) -> tuple[str, bool]:
-    return deployment.base_url or "", deployment.secret == NO_SECRET
+    return deployment.server.base_url or "", deployment.secret == NO_SECRET
 
 
-def _has_secret(credential: ByokCredential, secret: Secret) -> bool:
+def _reveal(credential: ByokCredential) -> Secret | None:
     try:
-        return credential.reveal() == secret
+        return credential.reveal()
     except DecryptionFailed:
-        return False
+        return None

@@ -150,6 +150,14 @@ def apply(
     return report
 
 
+def has_endpoint(
+    organization_id: uuid.UUID, model: str, provider: str, upstream_id: str, base_url: str = ""
+) -> bool:
+    """Tells whether an organization has the endpoint that a line with these members names."""
+    row = _Row(model, provider, upstream_id, canonical_base_url(base_url or None, organization_id))
+    return _match_rows(organization_id, [(1, row)])[0].endpoint is not None
+
+
 def export(organization_id: uuid.UUID) -> Iterator[bytes]:
     """Yields the lines of a file, oldest endpoint first; :func:`apply` changes nothing for them."""
     # A server-side cursor needs a transaction.

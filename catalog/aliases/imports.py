@@ -6,7 +6,7 @@ their line. Aliases that the file does not name stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 from uuid import UUID
 
@@ -48,32 +48,42 @@ def apply(
     report = Report.of_kinds(KIND, dry_run=dry_run)
     count = report.counter(on_row)
     with transaction.atomic():
+        lock_owner(organization_id)
+        store(organization_id, _read_rows(lines, organization_id), count)
+        transaction.set_rollback(dry_run)
+    return report
+
+
+def store(organization_id: UUID | None, rows: Mapping[str, list[str]], on_row: RowListener) -> None:
+    """Gives names their targets, which :func:`find_problem` has found right, all or none.
+
+    Raises :class:`ImportRefused`.
+    """
+    with transaction.atomic():
         owner = lock_owner(organization_id)
         stored = {row.name: row for row in ModelAlias.objects.of_owner(organization_id)}
         created: list[ModelAlias] = []
         updated: list[ModelAlias] = []
-        for name, targets in _read_rows(lines, organization_id).items():
+        for name, targets in rows.items():
             alias = stored.get(name)
             if alias is None:
                 created.append(
                     ModelAlias(organization_id=organization_id, name=name, targets=targets)
                 )
-                count(KIND, name, RowOutcome.CREATE)
+                on_row(KIND, name, RowOutcome.CREATE)
             elif alias.targets != targets:
                 changes = find_column_changes(alias, {"targets": targets})
                 alias.targets, alias.updated_at = targets, clock.now()
                 updated.append(alias)
-                count(KIND, name, RowOutcome.UPDATE, changes)
+                on_row(KIND, name, RowOutcome.UPDATE, changes)
             else:
-                count(KIND, name, RowOutcome.UNCHANGED)
+                on_row(KIND, name, RowOutcome.UNCHANGED)
         try:
             require_room(owner, stored, [alias.name for alias in created])
         except GatewayError as exc:
             raise ImportRefused([exc.message]) from None
         ModelAlias.objects.bulk_create(created, batch_size=_CHUNK)
         ModelAlias.objects.bulk_update(updated, ["targets", "updated_at"], batch_size=_CHUNK)
-        transaction.set_rollback(dry_run)
-    return report
 
 
 def export(organization_id: UUID | None) -> Iterator[bytes]:

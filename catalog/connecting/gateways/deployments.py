@@ -6,24 +6,31 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from config.api.text import CONTROL_CHARACTERS
 from config.credentials import NO_SECRET, NotACredential, Secret, parse_credential
+from config.egress.addresses import ANYWHERE, EgressPolicy, InvalidURL, parse_base_url
 
+ANY_POLICY: Final = EgressPolicy(allowed_networks=ANYWHERE)
 # Servers of one's own are given these where they want no key.
 _NO_KEYS: Final = frozenset(
-    ("", "none", "null", "empty", "na", "n/a", "no-key", "not-needed", "dummy", "fake", "fake-key")
-)
+    ("-", "none", "null", "empty", "na", "n/a", "no-key", "not-needed", "dummy", "fake",
+     "fake-key", "ollama", "vllm")
+)  # fmt: skip
 # What a template of a file has where its key will be.
 _PLACEHOLDER: Final = re.compile(r"\$\w+|\$\{.*\}|\{\{.*\}\}|<.*>")
 _MOST_MODELS: Final = 10_000
 _MOST_SHOWN: Final = 300
 _LONGEST_ID: Final = 255
 _DATED: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:-preview)?")
+# Versions of Azure's interface that have no date in its URL.
+_UNDATED: Final = ("", "latest", "preview", "v1")
 # The reason why weights and priorities become nothing in the catalogue.
 SHARED: Final = "endpoints are shared by price and health, see docs/routing.md"
 _MOST_SHARE: Final = 1_000
+# The name whose fallbacks are those of all names without ones of their own.
+ANY_DEFAULT: Final = "*"
 
 
 class NotTaken(Exception):
@@ -39,24 +46,42 @@ class LeftOut:
     reason: str
 
 
+class GatewayServer(NamedTuple):
+    """Where a deployment is: the slug of the bundle's provider, the dialect and the base URL.
+
+    The slug of a server of one's own is empty. The credential of a cloud has its address.
+    """
+
+    family: str
+    dialect: str
+    base_url: str | None
+
+    @property
+    def is_cloud(self) -> bool:
+        return self.base_url is None
+
+
+# The servers of the bundle's providers, by their slugs.
+Servers = Mapping[str, GatewayServer]
+
+
 @dataclass(frozen=True, slots=True)
 class Deployment:
     """A model at a server, as a file describes it.
 
-    ``family`` is the bundle's provider; empty for a server of one's own. ``secret`` is ``None``
-    where the file and the environment name none. ``pricing`` and ``lines`` are as in a catalogue
-    file, and ``None`` where the file states no price. ``routing`` has the priority and the weight
-    of a private endpoint. ``hint`` is another name of the model, and ``missing`` says what a
-    deployment without a key lacks.
+    ``secret`` is ``None`` where the file and the environment name none. ``place`` has the members
+    that a cloud's credential must have, as the file states them. ``pricing`` and ``lines`` are as
+    in a catalogue file, and ``None`` where the file states no price. ``routing`` has the priority
+    and the weight of a private endpoint. ``hint`` is another name of the model, and ``missing``
+    says what a deployment without a key lacks.
     """
 
     line: int
     name: str
-    family: str
-    dialect: str
-    base_url: str | None
+    server: GatewayServer
     upstream_id: str
     secret: Secret | None
+    place: Mapping[str, str] = field(default_factory=dict)
     output: str | None = None
     pricing: Mapping[str, Any] | None = None
     lines: tuple[Mapping[str, Any], ...] = ()
@@ -67,6 +92,11 @@ class Deployment:
     max_completion_tokens: int | None = None
     hint: str = ""
     missing: str = "the file has no key"
+
+    @property
+    def own_name(self) -> str:
+        """Returns the name of a model that nobody knows yet."""
+        return self.upstream_id if "*" in self.name else self.name
 
     @property
     def key(self) -> Secret | None:
@@ -84,9 +114,9 @@ class Deployment:
 class GatewayFile:
     """The content of a file. ``aliases`` are other names of names, ``fallbacks`` their next ones.
 
-    Both have the line of each name. ``wildcards`` are deployments whose name and model have a
-    ``*``, which stands for all models that the catalogue has at the provider. ``shares`` are what
-    the endpoints of an organization alone have.
+    Both have the line of each name. ``wildcards`` are deployments whose model has a ``*``, which
+    stands for all models that the catalogue has at the provider. ``shares`` are what the endpoints
+    of an organization alone have.
     """
 
     deployments: list[Deployment] = field(default_factory=list)
@@ -110,13 +140,31 @@ class GatewayFile:
             self.leave_out(line, name, f"{', '.join(texts)}: {reason or 'no counterpart'}")
 
     def add(self, deployment: Deployment) -> None:
+        """Adds a deployment, or leaves it out."""
         upstream_id = deployment.upstream_id
         if not 1 <= len(upstream_id) <= _LONGEST_ID or CONTROL_CHARACTERS.search(upstream_id):
-            raise NotTaken("the model's name there must be plain, and of 1 to 255 characters")
-        is_wild = "*" in deployment.upstream_id or "*" in deployment.name
-        (self.wildcards if is_wild else self.deployments).append(deployment)
-        if len(self.deployments) > _MOST_MODELS:
-            raise NotTaken(f"the file has more than {_MOST_MODELS:,} models")
+            self.leave(deployment, "the model's name there must be plain, of 1 to 255 characters")
+        elif len(self.deployments) == _MOST_MODELS:
+            self.leave(deployment, f"the file has more than {_MOST_MODELS:,} models")
+        else:
+            (self.wildcards if "*" in upstream_id else self.deployments).append(deployment)
+
+
+def locate(dialect: str, address: str, servers: Servers) -> GatewayServer:
+    """Returns the server at an address: that of a provider of the bundle, or one of one's own.
+
+    Raises :class:`NotTaken` for what is no address.
+    """
+    try:
+        base_url = parse_base_url(address, policy=ANY_POLICY, require_https=False).text
+    except InvalidURL as exc:
+        raise NotTaken(f"the address: {exc}") from None
+    for server in servers.values():
+        if server.base_url == base_url:
+            return server
+    if dialect == "gemini":
+        raise NotTaken("the address: Google's format is spoken to Google's own address alone")
+    return GatewayServer("", dialect, base_url)
 
 
 def read_share(value: Any, *, least: int = 1) -> int | None:
@@ -125,14 +173,14 @@ def read_share(value: Any, *, least: int = 1) -> int | None:
     return value if is_whole and least <= value <= _MOST_SHARE else None
 
 
-def read_secret(text: str | None, *, is_own_server: bool) -> Secret | None:
-    """Returns the secret of a deployment; ``NO_SECRET`` for a server of one's own without one.
+def read_secret(text: str | None, *, is_keyless: bool) -> Secret | None:
+    """Returns the secret of a deployment; ``NO_SECRET`` for a keyless server.
 
     Raises :class:`NotTaken` for a text that is none; the message does not repeat it.
     """
     bare = (text or "").strip()
-    if bare.lower() in _NO_KEYS:
-        return NO_SECRET if is_own_server else None
+    if not bare or bare.lower() in _NO_KEYS:
+        return NO_SECRET if is_keyless else None
     if _PLACEHOLDER.fullmatch(bare):
         raise NotTaken("the key: a placeholder stands in its place, which nothing has replaced")
     try:
@@ -142,14 +190,35 @@ def read_secret(text: str | None, *, is_own_server: bool) -> Secret | None:
 
 
 def read_version(text: str | None) -> str | None:
-    """Returns the version of Azure's interface; ``None`` for one that is no date."""
-    return text if text and _DATED.fullmatch(text) else None
+    """Returns the date of a version of Azure's interface; ``None`` for the one without a date."""
+    if (text or "") in _UNDATED:
+        return None
+    if text and _DATED.fullmatch(text):
+        return text
+    raise NotTaken("api_version: must be a date such as 2024-10-21, or latest")
 
 
-def write_secret(**members: Any) -> Secret | None:
+def write_secret(place: Mapping[str, str], **members: Any) -> Secret | None:
     """Returns the secret of a cloud, one JSON object; members that are ``None`` are left out."""
     stated = {name: value for name, value in members.items() if value is not None}
-    return read_secret(json.dumps(stated), is_own_server=False)
+    return read_secret(json.dumps({**place, **stated}, default=str), is_keyless=False)
+
+
+def is_same(one: Secret | None, other: Secret | None) -> bool:
+    """Tells whether two secrets say the same; the members of an object have no order."""
+    if one is None or other is None or not (one.is_object and other.is_object):
+        return one == other
+    return bool(json.loads(one.reveal()) == json.loads(other.reveal()))
+
+
+def is_at(secret: Secret | None, place: Mapping[str, str]) -> bool:
+    """Tells whether a secret is one for the place that a deployment states."""
+    if secret is None or not place:
+        return secret is not None
+    stated = json.loads(secret.reveal()) if secret.is_object else {}
+    return all(
+        str(stated.get(name, "")).rstrip("/") == value.rstrip("/") for name, value in place.items()
+    )
 
 
 def _clean(text: str) -> str:

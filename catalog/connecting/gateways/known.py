@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,12 +13,18 @@ import msgspec
 
 from catalog import imports
 from catalog.aliases.spellings import ModelNames, Rank, drop_date, fold, spell
-from catalog.connecting.gateways.deployments import Deployment, NotTaken
+from catalog.connecting.gateways.deployments import Deployment, GatewayServer, NotTaken
 from catalog.models import LanguageModel, ModelEndpoint
 from catalog.pricing.contract import Line, Pricing
 from catalog.rows import EndpointRow, ModelRow, ProviderRow, endpoint_row, model_row, price_of
 
 _ZEROS: Final = {"prompt": "0", "completion": "0"}
+# Where Bedrock serves a model from, before its name; and the regions of endpoints for some of them.
+_GEO: Final = re.compile(r"(us-gov|us|eu|apac|jp|au|ca|global)\.")
+_REGIONS: Final = {"us": "us", "eu": "europe"}
+# The beginnings of AWS regions, each with what stands before a name there.
+_GEOS: Final = {"us-gov": "us-gov", "us": "us", "eu": "eu", "ap": "apac"}
+_UNNAMED: Final = re.compile(r"[a-z0-9-]+")
 
 
 @dataclass(slots=True)
@@ -33,7 +40,7 @@ class KnownModels:
     of_model: dict[str, list[EndpointRow]] = field(default_factory=lambda: defaultdict(list))
     delisted: set[str] = field(default_factory=set)
     taken: set[str] = field(default_factory=set)
-    _spelled: dict[str, list[tuple[Rank, str]]] = field(default_factory=lambda: defaultdict(list))
+    _spelled: dict[str, set[tuple[Rank, str]]] = field(default_factory=lambda: defaultdict(set))
 
     @classmethod
     def load(cls) -> Self:
@@ -59,19 +66,27 @@ class KnownModels:
             found.endpoints[endpoint.provider, endpoint.upstream_model_id.lower()] = endpoint
         for endpoint in found.endpoints.values():
             found.of_model[endpoint.model].append(endpoint)
-        for slug, named in found.models.items():
-            if slug in found.delisted:
-                continue
-            ids = frozenset(each.upstream_model_id for each in found.of_model[slug])
-            names = ModelNames(named.id, slug, named.created, ids)
-            for text, rank in spell(names).items():
-                found._spelled[text].append((rank, slug))
+        for slug in found.models.keys() - found.delisted:
+            found._spell(slug)
         return found
+
+    def add(self, endpoint: EndpointRow) -> None:
+        """Adds an endpoint of a listed model, as it will be known when it is stored."""
+        key = endpoint.provider, endpoint.upstream_model_id.lower()
+        if self.endpoints.setdefault(key, endpoint) is endpoint:
+            self.of_model[endpoint.model].append(endpoint)
+            self._spell(endpoint.model)
+
+    def _spell(self, slug: str) -> None:
+        named = self.models[slug]
+        ids = {each.upstream_model_id for each in self.of_model[slug]}
+        ids |= {_GEO.sub("", each) for each in ids}
+        for text, rank in spell(ModelNames(named.id, slug, named.created, frozenset(ids))).items():
+            self._spelled[text].add((rank, slug))
 
     def find_model(self, deployment: Deployment) -> str | None:
         """Returns the permanent slug of the model that a deployment serves."""
-        exact = self.endpoints.get((deployment.family, deployment.upstream_id.lower()))
-        if exact is not None:
+        if (exact := self._find_exact(deployment)) is not None:
             return exact.model
         for text in _spellings(deployment):
             ranked = sorted(self._spelled.get(text, ()))
@@ -80,14 +95,47 @@ class KnownModels:
                 return ranked[0][1]
         return None
 
+    def name_upstream(self, deployment: Deployment, model: str) -> str:
+        """Returns the name that the provider has for a model.
+
+        Other gateways know some models of clouds by shorter names. Raises :class:`NotTaken` where
+        the provider's own cannot be told.
+        """
+        name = deployment.upstream_id
+        server = deployment.server
+        ids = [each.upstream_model_id for each in self._rows_at(server, model)]
+        if server.dialect == "azure" or name in ids:
+            return name
+        if server.dialect != "bedrock" or not _UNNAMED.fullmatch(name):
+            return next((each for each in ids if fold(each) == fold(name)), name)
+        region, bases = deployment.place.get("region", ""), {_GEO.sub("", each) for each in ids}
+        geo = next((geo for start, geo in _GEOS.items() if region.startswith(start)), "global")
+        for base in bases:
+            # Bedrock serves a model either from some part of the world, or by its bare name.
+            if base in ids and f"{geo}.{base}" not in ids:
+                return base
+            if geo != "global" or f"global.{base}" in ids:
+                return f"{geo}.{base}"
+        raise NotTaken(f"the name that Bedrock has for {name!r} in {region!r} is not known")
+
+    def _rows_at(self, server: GatewayServer, model: str) -> list[EndpointRow]:
+        return [row for row in self.of_model.get(model, ()) if row.provider == server.family]
+
+    def _find_exact(self, deployment: Deployment) -> EndpointRow | None:
+        """Returns the endpoint with the name that the provider has for a model.
+
+        The names of Azure's deployments are their owner's: a stated model comes before them.
+        """
+        if deployment.server.dialect == "azure" and deployment.hint:
+            return None
+        return self.endpoints.get((deployment.server.family, deployment.upstream_id.lower()))
+
     def find_template(self, deployment: Deployment, model: str) -> EndpointRow | None:
         """Returns an endpoint with the price of a model: of the same provider, or the cheapest."""
-        exact = self.endpoints.get((deployment.family, deployment.upstream_id.lower()))
-        if exact is not None:
+        if (exact := self._find_exact(deployment)) is not None:
             return exact
-        rows = self.of_model.get(model, [])
-        own = [row for row in rows if row.provider == deployment.family]
-        return min(own or rows, key=lambda row: price_of(row).completion, default=None)
+        rows = self._rows_at(deployment.server, model) or self.of_model.get(model, [])
+        return min(rows, key=lambda row: price_of(row).completion, default=None)
 
     def price(self, deployment: Deployment, template: EndpointRow | None) -> Mapping[str, Any]:
         """Returns the members of an endpoint's row that state its price.
@@ -116,7 +164,7 @@ class KnownModels:
 
 def _spellings(deployment: Deployment) -> Iterator[str]:
     """Yields the names that a model may have in the catalogue, the surest first."""
-    for name in (deployment.hint, deployment.upstream_id):
+    for name in (deployment.hint, deployment.upstream_id, _GEO.sub("", deployment.upstream_id)):
         parts = name.split("/")
         for first in range(len(parts)):
             text = fold("/".join(parts[first:]))
@@ -125,7 +173,16 @@ def _spellings(deployment: Deployment) -> Iterator[str]:
                 yield drop_date(text)
 
 
-def bundle_addresses() -> dict[str, str]:
-    """Returns the base URLs of the bundle's providers; empty where a credential has it."""
+def region_of(upstream_id: str) -> str:
+    """Returns the region that a name of Bedrock's says."""
+    match = _GEO.match(upstream_id)
+    return _REGIONS.get(match[1], "global") if match else "global"
+
+
+def bundled_servers() -> dict[str, GatewayServer]:
+    """Returns the servers of the bundle's providers, by their slugs."""
     bundle = json.loads(imports.BUNDLED.read_bytes())
-    return {row["slug"]: row["base_url"] or "" for row in bundle["providers"]}
+    return {
+        row["slug"]: GatewayServer(row["slug"], row["dialect"], row["base_url"])
+        for row in bundle["providers"]
+    }

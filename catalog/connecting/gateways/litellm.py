@@ -14,10 +14,14 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from catalog.connecting.gateways.deployments import (
+    ANY_DEFAULT,
     SHARED,
     Deployment,
     GatewayFile,
+    GatewayServer,
     NotTaken,
+    Servers,
+    locate,
     read_secret,
     read_share,
     read_version,
@@ -59,6 +63,11 @@ _VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "fireworks_ai": ("FIREWORKS_API_KEY", "FIREWORKS_AI_API_KEY"),
     "together_ai": ("TOGETHERAI_API_KEY", "TOGETHER_API_KEY"),
 }
+# The environment variables of addresses that are not named after their provider.
+_BASES: Final[Mapping[str, tuple[str, ...]]] = {
+    "openai": ("OPENAI_BASE_URL", "OPENAI_API_BASE"),
+    "ollama_chat": ("OLLAMA_API_BASE",),
+}
 # Names without a provider, which LiteLLM looks up in its own list.
 _BARE: Final = (
     ("openai", "gpt-|chatgpt-|o[134](?:-|\\Z)|text-embedding-|dall-e|whisper-|tts-"),
@@ -68,15 +77,19 @@ _BARE: Final = (
 # Parts of a model's path that choose a route of LiteLLM's.
 _ROUTES: Final = re.compile(r"(?:(?:converse|converse_like|invoke|responses|o_series)/)+")
 _REGION: Final = re.compile(r"([a-z]{2}(?:-[a-z]+)+-[0-9]{1,2})/")
-_DIALECTS: Final[Mapping[str, str]] = {
-    "anthropic": "anthropic", "google-ai-studio": "gemini", "azure": "azure",
-    "amazon-bedrock": "bedrock", "google-vertex": "vertex",
-}  # fmt: skip
+# Fireworks' names begin so; LiteLLM adds it to short ones.
+_FIREWORKS: Final = "accounts/fireworks/"
+# Prices of time and of characters, of which those of speech and transcriptions alone are made: for
+# text, LiteLLM means the seconds that an answer takes.
+_UNITS: Final = re.compile(r"(?:in|out)put_cost_per_(?:second|character)")
+_UNIT_OUTPUTS: Final = frozenset(("speech", "transcription"))
+_TOKENS: Final = {"prompt": "input_cost_per_token", "completion": "output_cost_per_token"}
 _LIMITS: Final = {"rpm": "requests_per_minute", "tpm": "tokens_per_minute"}
 _TIMES: Final = {"timeout": "headers", "stream_timeout": "first_event"}
 _LENGTHS: Final = {
     "max_input_tokens": "context_length", "max_output_tokens": "max_completion_tokens",
 }  # fmt: skip
+_LONGEST: Final = 10**12
 _GROUPS: Final[Mapping[str, frozenset[str]]] = {
     "litellm_params": frozenset(
         ("model", "custom_llm_provider", "api_key", "api_base", "base_url", "api_version",
@@ -88,11 +101,12 @@ _GROUPS: Final[Mapping[str, frozenset[str]]] = {
     "model_info": frozenset(("mode", "base_model", "blocked", *_LENGTHS, *_LIMITS)),
 }  # fmt: skip
 _SHARES: Final = {"order": "priority", "weight": "weight"}
+_TEXT: Final = "text"
 _FIRST: Final = 1_000
 # What a person does instead. Other members have no counterpart.
 _ADVICE: Final[Mapping[str, str]] = {
     "general_settings.master_key": "programs that use it go on with import_keys, column key",
-    "general_settings.database_url": "keys and budgets of its database come by import_keys",
+    "general_settings.database_url": "it has hashes of keys; import_keys takes the keys themselves",
     "litellm_settings.drop_params": "parameters that a model lacks are dropped already",
     "litellm_settings.callbacks": "see docs/broadcast.md",
     "litellm_settings.success_callback": "see docs/broadcast.md",
@@ -103,11 +117,8 @@ _ADVICE: Final[Mapping[str, str]] = {
 }
 
 
-def read_config(text: str, environ: Mapping[str, str], addresses: Mapping[str, str]) -> GatewayFile:
-    """Returns the content of a file; raises :class:`UnreadableGateway`.
-
-    ``addresses`` are the base URLs of the bundle's providers, by their slugs.
-    """
+def read_config(text: str, environ: Mapping[str, str], servers: Servers) -> GatewayFile:
+    """Returns the content of a file; raises :class:`UnreadableGateway`."""
     document, found = read_yaml(text), GatewayFile()
     models = document.get("model_list")
     if not isinstance(models, Items):
@@ -123,7 +134,7 @@ def read_config(text: str, environ: Mapping[str, str], addresses: Mapping[str, s
         routing: Mapping[str, int] = {}
         try:
             members = _Members(entry, credentials, environ)
-            deployment = _read_deployment(members, line, name, addresses)
+            deployment = _read_deployment(members, line, name, servers)
             found.add(deployment)
             routing = deployment.routing
         except (NotTaken, InvalidRow) as exc:
@@ -157,11 +168,19 @@ def _read_credentials(document: Entry, found: GatewayFile) -> dict[str, Entry]:
 def _find_others(entry: Entry) -> Iterator[str]:
     """Yields the members of an entry that become nothing."""
     yield from (name for name in entry if name not in ("model_name", *_GROUPS, *_LIMITS))
+    info = entry.get("model_info")
+    mode = info.get("mode") if isinstance(info, Entry) else None
+    output = OUTPUTS.get(mode, _TEXT) if isinstance(mode, str) else _TEXT
     for group, known in _GROUPS.items():
         members = entry.get(group)
         for name in members if isinstance(members, Entry) else ():
-            if name not in known and not is_price(name):
+            if name not in known and not _charges(name, output):
                 yield f"{group}.{name}"
+
+
+def _charges(name: str, output: str) -> bool:
+    """Returns whether a price for an output is made of a member."""
+    return is_price(name) and (output in _UNIT_OUTPUTS or not _UNITS.fullmatch(name))
 
 
 class _Members(dict[str, Any]):
@@ -207,13 +226,20 @@ class _Members(dict[str, Any]):
         found: dict[str, int] = {}
         for name in filter(self.__contains__, names):
             try:
-                number = math.ceil(Decimal(str(self[name])))
+                number = Decimal(str(self[name]))
+                # The size is checked before the digits are written out.
+                is_possible = 0 < number <= most
             except (ArithmeticError, ValueError):
                 raise NotTaken(f"{name}: must be a number") from None
-            if not 1 <= number <= most:
+            if not is_possible:
                 raise NotTaken(f"{name}: must be a number from 1 to {most}")
-            found[names[name]] = number
+            found[names[name]] = math.ceil(number)
         return found
+
+    def address(self, provider: str) -> str | None:
+        """Returns the address that the entry or the environment has for a provider."""
+        variables = _BASES.get(provider, (f"{provider.upper()}_API_BASE",))
+        return self.text("api_base", "base_url") or self.first(*variables)
 
     def first(self, *variables: str) -> str | None:
         """Returns the first of some environment variables that is set."""
@@ -229,29 +255,36 @@ def _resolve(value: Any, member: str, environ: Mapping[str, str]) -> Any:
     return environ[name]
 
 
-class _Server(NamedTuple):
-    """Where a deployment is: its provider in LiteLLM and in the bundle, dialect and address."""
+class _Source(NamedTuple):
+    """The server of a deployment, and what LiteLLM calls its provider.
+
+    ``is_given`` says that the entry or the environment names the address.
+    """
 
     provider: str
-    family: str
-    dialect: str
-    base_url: str | None
+    server: GatewayServer
+    is_given: bool
 
     @property
     def variables(self) -> tuple[str, ...]:
+        """Returns the variables with the key; a server that is not the provider's gets none."""
+        known = PROVIDERS.get(self.provider)
+        if self.server.family != ("" if known is None else known.slug):
+            return ()
+        if known is None and self.is_given and _ADDRESSES[self.provider].startswith("https:"):
+            return ()
         return _VARIABLES.get(self.provider, (f"{self.provider.upper()}_API_KEY",))
 
     @property
     def missing(self) -> str:
         """Returns what a deployment without a key lacks."""
-        if self.dialect == "vertex":
+        if self.server.dialect == "vertex":
             return "vertex_credentials must be the JSON of a service account, not its path"
-        return f"api_key is missing, and {' or '.join(self.variables)} is not set"
+        unset = f", and {' or '.join(self.variables)} is not set" if self.variables else ""
+        return f"api_key is missing{unset}"
 
 
-def _read_deployment(
-    members: _Members, line: int, name: str, addresses: Mapping[str, str]
-) -> Deployment:
+def _read_deployment(members: _Members, line: int, name: str, servers: Servers) -> Deployment:
     """Returns the deployment of an entry; raises :class:`NotTaken`."""
     model, mode = members.text("model"), members.get("mode", "chat")
     if model is None:
@@ -261,35 +294,30 @@ def _read_deployment(
     if members.get("blocked") is True:
         raise NotTaken("the deployment is blocked")
     provider, upstream = _split_model(model, members.text("custom_llm_provider"))
-    server = _find_server(provider, members.text("api_base", "base_url"), addresses)
-    if server.dialect == "bedrock" and (match := _REGION.match(upstream)):
+    source = _find_source(provider, members, servers)
+    if source.server.dialect == "bedrock" and (match := _REGION.match(upstream)):
         members.setdefault("aws_region_name", match[1])
         upstream = upstream[match.end() :]
-    pricing, lines = _read_price({**members, "mode": mode})
+    secret, place = _read_secret(members, source)
+    pricing, lines = _read_price(members, mode)
     order, weight = (read_share(members.get(share), least=0) for share in _SHARES)
     shares = {"priority": None if order is None else _FIRST - order, "weight": weight or None}
-    lengths = {
-        ours: value
-        for theirs, ours in _LENGTHS.items()
-        if isinstance(value := members.get(theirs), int) and 0 < value < 10**12
-    }
     return Deployment(
         line=line,
         name=name,
-        family=server.family,
-        dialect=server.dialect,
-        base_url=server.base_url,
+        server=source.server,
         upstream_id=upstream,
-        secret=_read_secret(members, server),
+        secret=secret,
+        place=place,
         output=OUTPUTS[mode] if "mode" in members else None,
         pricing=pricing,
         lines=lines,
         limits=members.numbers(_LIMITS),
         timeouts=members.numbers(_TIMES, most=MOST_SECONDS),
         routing={share: value for share, value in shares.items() if value is not None},
-        missing=server.missing,
+        missing=source.missing,
         hint=str(members.get("base_model") or ""),
-        **lengths,
+        **members.numbers(_LENGTHS, most=_LONGEST),
     )
 
 
@@ -308,100 +336,108 @@ def _split_model(model: str, provider: str | None) -> tuple[str, str]:
         raise NotTaken(f"the provider {provider!r} has no counterpart")
     if match := _ROUTES.match(model):
         model = model[match.end() :]
+    if provider == "fireworks_ai" and not model.startswith("accounts/") and "#" not in model:
+        return provider, f"{_FIREWORKS}{'routers' if model.endswith('-fast') else 'models'}/{model}"
     known = PROVIDERS.get(provider)
     if known is None or "/" in model or "*" in model or model.startswith("claude"):
         return provider, model
     return provider, f"{known.adds}{model}"
 
 
-def _find_server(provider: str, api_base: str | None, addresses: Mapping[str, str]) -> _Server:
+def _find_source(provider: str, members: _Members, servers: Servers) -> _Source:
     known = PROVIDERS.get(provider)
-    family = "" if known is None else known.slug
-    dialect = _DIALECTS.get(family, "openai")
-    if dialect in ("azure", "bedrock", "vertex"):
-        return _Server(provider, family, dialect, None)
-    base_url = (api_base or _ADDRESSES.get(provider, "")).rstrip("/")
-    if not base_url and not family:
+    server = None if known is None else servers[known.slug]
+    if server is not None and server.is_cloud:
+        return _Source(provider, server, is_given=False)
+    address = members.address(provider)
+    base_url = (address or _ADDRESSES.get(provider, "")).rstrip("/")
+    if not base_url and server is None:
         raise NotTaken("api_base: the address of the server is missing")
     if provider.startswith("ollama") and not base_url.endswith("/v1"):
         base_url += "/v1"
-    if not base_url or base_url == addresses.get(family):
-        return _Server(provider, family, dialect, addresses[family])
-    for other, address in addresses.items():
-        if address == base_url:
-            return _Server(provider, other, _DIALECTS.get(other, "openai"), base_url)
-    if dialect == "gemini":
-        raise NotTaken("api_base: Google's format is spoken to Google's own address alone")
-    if dialect == "anthropic":
+    dialect = "openai" if server is None else server.dialect
+    if base_url and dialect == "anthropic":
         # LiteLLM adds the whole path.
         base_url = f"{base_url.removesuffix('/messages').removesuffix('/v1')}/v1"
-    return _Server(provider, "", dialect, base_url)
+    if base_url or server is None:
+        server = locate(dialect, base_url, servers)
+    return _Source(provider, server, is_given=address is not None)
 
 
-def _read_secret(members: _Members, server: _Server) -> Secret | None:
-    if server.dialect == "bedrock":
-        return _read_bedrock(members, server)
-    if server.dialect == "vertex":
-        return _read_vertex(members)
-    key = members.text("api_key")
-    # A server of one's own does not get the key of a provider.
-    if key is None and (server.family or server.provider not in PROVIDERS):
-        key = members.first(*server.variables)
-    if server.dialect != "azure" or key is None:
-        return read_secret(key, is_own_server=not server.family)
-    address = members.text("api_base", "base_url")
-    address = address or members.first("AZURE_API_BASE", "AZURE_AI_API_BASE")
+def _read_secret(members: _Members, source: _Source) -> tuple[Secret | None, dict[str, str]]:
+    """Returns the secret of a deployment, and the place that a cloud's must state."""
+    match source.server.dialect:
+        case "bedrock":
+            return _read_bedrock(members, source)
+        case "vertex":
+            return _read_vertex(members)
+    key = members.text("api_key") or members.first(*source.variables)
+    if source.server.dialect != "azure":
+        is_public = _ADDRESSES.get(source.provider, "").startswith("https:") and not source.is_given
+        is_keyless = not source.server.family and not is_public
+        return read_secret(key, is_keyless=is_keyless), {}
+    address = members.address(source.provider)
     if address is None:
         raise NotTaken("api_base: the address of the Azure resource is missing")
-    version = members.text("api_version") or members.first("AZURE_API_VERSION")
-    return write_secret(api_key=key, endpoint_url=address, api_version=read_version(version))
+    place = {"endpoint_url": address}
+    version = read_version(members.text("api_version") or members.first("AZURE_API_VERSION"))
+    if key is None:
+        return None, place
+    return write_secret(place, api_key=key, api_version=version), place
 
 
-def _read_bedrock(members: _Members, server: _Server) -> Secret | None:
+def _read_bedrock(members: _Members, source: _Source) -> tuple[Secret | None, dict[str, str]]:
     region = members.text("aws_region_name")
     region = region or members.first("AWS_REGION_NAME", "AWS_REGION", "AWS_DEFAULT_REGION")
     if region is None:
         raise NotTaken("aws_region_name is missing, and AWS_REGION is not set")
+    place = {"region": region}
     names = ("access_key_id", "secret_access_key", "session_token")
     key = {name: members.text(f"aws_{name}") for name in names}
     if key["access_key_id"] is None:
-        token = members.text("api_key") or members.first(*server.variables)
+        token = members.text("api_key") or members.first(*source.variables)
         if token is not None:
-            return write_secret(region=region, api_key=token)
+            return write_secret(place, api_key=token), place
         key = {name: members.first(f"AWS_{name.upper()}") for name in names}
     if key["access_key_id"] is None or key["secret_access_key"] is None:
-        return None
-    return write_secret(region=region, **key)
+        return None, place
+    return write_secret(place, **key), place
 
 
-def _read_vertex(members: _Members) -> Secret | None:
+def _read_vertex(members: _Members) -> tuple[Secret | None, dict[str, str]]:
     project = members.text("vertex_project", "vertex_ai_project")
     location = members.text("vertex_location", "vertex_ai_location")
+    stated = {
+        "project_id": project or members.first("VERTEXAI_PROJECT"),
+        "location": location or members.first("VERTEXAI_LOCATION"),
+    }
+    place = {name: value for name, value in stated.items() if value is not None}
     account: Any = members.get("vertex_credentials")
     if not isinstance(account, Entry):
         try:
             account = json.loads(members.text("vertex_credentials") or "")
         except (ValueError, RecursionError):
-            return None
-    return write_secret(
-        project_id=project or members.first("VERTEXAI_PROJECT"),
-        location=location or members.first("VERTEXAI_LOCATION") or "us-central1",
-        service_account=account,
-    )
+            return None, place
+    place = {"location": "us-central1", **place}
+    return write_secret(place, service_account=account), place
 
 
 def _read_price(
-    members: Mapping[str, Any],
+    members: Mapping[str, Any], mode: str
 ) -> tuple[dict[str, Any] | None, tuple[dict[str, Any], ...]]:
     """Returns the price that an entry states; without the rates that it leaves to the catalogue."""
-    stated = {name: value for name, value in members.items() if is_price(name)}
+    output = OUTPUTS[mode]
+    stated = {name: value for name, value in members.items() if _charges(name, output)}
     if not stated:
         return None, ()
-    pricing, lines = read_stated_price({**stated, "mode": members["mode"]})
-    for rate, direction in (("prompt", "input_"), ("completion", "output_")):
-        is_stated = any(name.startswith(direction) for name in stated)
-        if OUTPUTS[members["mode"]] == "text" and pricing.get(rate) == "0" and not is_stated:
-            del pricing[rate]
+    pricing, lines = read_stated_price({**stated, "mode": mode})
+    if output == _TEXT and "tiered_pricing" not in stated:
+        for rate, name in (
+            ("prompt", "input_cost_per_token"),
+            ("completion", "output_cost_per_token"),
+        ):
+            if name not in stated and pricing.get(rate) == "0":
+                del pricing[rate]
     return pricing, lines
 
 
@@ -425,7 +461,7 @@ def _read_settings(document: Entry, found: GatewayFile) -> None:
             elif is_map and name == "fallbacks" and isinstance(value, Items):
                 _read_fallbacks(value, path, found)
             elif is_map and name == "default_fallbacks" and isinstance(value, Items):
-                found.fallbacks["*"] = (line, [str(each) for each in value])
+                _add_fallbacks(ANY_DEFAULT, value, line, path, found)
             else:
                 reason = _ADVICE.get(path) or _ADVICE.get(section, "no counterpart")
                 found.leave_out(line, path, reason)
@@ -448,11 +484,16 @@ def _read_fallbacks(listed: Items, path: str, found: GatewayFile) -> None:
             found.leave_out(line, path, "it must be an object")
             continue
         for name, targets in each.items():
-            at, names = each.lines[name], [*targets] if isinstance(targets, Items) else []
-            plain = [target for target in names if isinstance(target, str)]
-            if not isinstance(targets, Items):
-                found.leave_out(at, f"{path}.{name}", "it must be a list of models")
-                continue
-            if plain != names:
-                found.leave_out(at, f"{path}.{name}", "fallbacks with parameters of their own")
-            found.fallbacks[name] = (at, plain)
+            if isinstance(targets, Items):
+                _add_fallbacks(name, targets, each.lines[name], f"{path}.{name}", found)
+            else:
+                found.leave_out(each.lines[name], f"{path}.{name}", "it must be a list of models")
+
+
+def _add_fallbacks(name: str, targets: Items, line: int, path: str, found: GatewayFile) -> None:
+    plain = [target for target in targets if isinstance(target, str)]
+    if len(plain) < len(targets):
+        found.leave_out(line, path, "fallbacks with parameters of their own")
+    if name in found.fallbacks:
+        found.leave_out(line, path, "the name has fallbacks already, the first of which count")
+    found.fallbacks.setdefault(name, (line, plain))

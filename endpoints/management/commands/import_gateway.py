@@ -9,7 +9,7 @@ from django.core.management.base import CommandParser
 from accounts.management.arguments import require_organization
 from catalog.connecting.gateways import catalogue
 from catalog.connecting.gateways.documents import UnreadableGateway, decode
-from catalog.connecting.gateways.known import bundle_addresses
+from catalog.connecting.gateways.known import bundled_servers
 from catalog.connecting.gateways.litellm import read_config
 from catalog.connecting.gateways.new_api import read_channels
 from config.bulk.commands import ImportCommand
@@ -48,13 +48,13 @@ class Command(ImportCommand):
     def load(self, options: dict[str, Any], *, dry_run: bool, on_row: RowListener | None) -> Report:
         owner: UUID | None = options["organization_id"]
         require_organization(owner)
-        addresses = bundle_addresses()
+        servers = bundled_servers()
         try:
             text = decode(options["data"])
             if options["gateway"] == "litellm":
-                gateway = read_config(text, os.environ, addresses)
+                gateway = read_config(text, os.environ, servers)
             else:
-                gateway = read_channels(text, addresses)
+                gateway = read_channels(text, servers)
         except UnreadableGateway as exc:
             refuse(f"{options['file']}: {exc} Nothing was changed.")
         if owner is None:

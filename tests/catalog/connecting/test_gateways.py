@@ -16,7 +16,8 @@ from config.audit.entries import AuditEntry
 from config.egress import EgressPolicy
 from tests.support.database import snapshots
 from tests.support.database.locks import at_once
-from tests.support.operators import commands
+from tests.support.operators import commands, gateways
+from tests.support.operators.gateways import left_out
 
 FILES = Path(__file__).with_name("files")
 Write = Callable[[str], Path]
@@ -34,18 +35,11 @@ def environment(db: None, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def load(file: str | Path, *options: str, source: str = "litellm") -> dict[str, Any]:
-    name = str(FILES / file)
-    found, err = commands.run_json("import_gateway", "--from", source, name, *options)
-    assert err == ""
-    return found
+    return gateways.load(FILES / file, *options, source=source)
 
 
 def counts(*numbers: int) -> dict[str, int]:
     return dict(zip(KINDS, numbers, strict=True))
-
-
-def left_out(report: dict[str, Any]) -> list[tuple[int, str, str]]:
-    return [(each["line"], each["name"], each["reason"]) for each in report["left_out"]]
 
 
 @pytest.fixture
@@ -183,13 +177,9 @@ def test_a_wildcard_takes_the_models_of_the_file_too(write: Write) -> None:
         {"model_name": "old", "litellm_params": {"model": "openai/gpt-4o-2024-05-13", **prices}},
         {"model_name": "*", "litellm_params": {"model": "openai/*"}},
     ]
-    path = write(json.dumps({"model_list": entries}))
-    first = load(path)
+    gateways.load_twice(write(json.dumps({"model_list": entries})))
     slug = ModelEndpoint.objects.get(upstream_model_id="gpt-4o-2024-05-13").model.slug
     assert ModelAlias.objects.get(name="gpt-4o-2024-05-13").targets == [slug]
-    before = snapshots.everything()
-    assert load(path) == first | {"created": first["updated"], "unchanged": first["created"]}
-    assert snapshots.everything() == before
 
 
 def test_a_fallback_of_all_names_that_nobody_has_is_named_once(write: Write) -> None:
@@ -349,12 +339,8 @@ def test_a_second_run_changes_nothing(file: str, source: str) -> None:
     before = snapshots.everything()
     planned = load(file, "--dry-run", source=source)
     assert snapshots.everything() == before
-    first = load(file, source=source)
+    first = gateways.load_twice(FILES / file, source=source)
     assert planned == first | {"dry_run": True}
-    before = snapshots.everything()
-    second = load(file, source=source)
-    assert second == first | {"created": first["updated"], "unchanged": first["created"]}
-    assert snapshots.everything() == before
 
 
 @pytest.mark.parametrize("is_empty", [True, False])

@@ -1,0 +1,115 @@
+"""``import_gateway --organization``: keys of several places, and files that grow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accounts.models import ByokCredential
+from catalog.models import ModelAlias, Provider
+from endpoints.models import PrivateEndpoint
+from tests.support import factories
+from tests.support.database import snapshots
+from tests.support.factories import Tenant
+from tests.support.operators.gateways import left_out, load, load_twice, write_entries
+
+KEY = "sk-0123456789abcdef"
+PLACES = ("https://eu.openai.azure.com", "https://ca.openai.azure.com")
+
+
+@pytest.fixture
+def azure(db: None) -> Provider:
+    """Azure, with two models of the catalogue."""
+    provider = factories.make_provider("azure", dialect="azure", base_url=None)
+    for name in ("falcon-9", "hawk"):
+        model = factories.make_model(f"acme/{name}")
+        factories.make_endpoint(model, provider, upstream_model_id=name)
+    return provider
+
+
+@pytest.fixture
+def owner(tenant: Tenant) -> tuple[str, str]:
+    """The option that imports for an organization."""
+    return "--organization", str(tenant.organization.pk)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "config.yaml"
+
+
+def at_azure(name: str, place: int, model: str, **more: Any) -> tuple[str, dict[str, Any]]:
+    base = {"model": f"azure/{name}", "base_model": model, "api_base": PLACES[place]}
+    return name, {**base, "api_key": f"{KEY}-{place}", **more}
+
+
+def test_a_model_at_two_resources_of_azure_has_one_of_them(
+    azure: Provider, owner: tuple[str, str], file: Path
+) -> None:
+    rows = [
+        at_azure("falcon-eu", 0, "falcon-9"),
+        at_azure("falcon-ca", 1, "falcon-9"),
+        at_azure("hawk-ca", 1, "hawk"),
+    ]
+    file.write_text(write_entries(*rows))
+    [(line, name, reason)] = left_out(load_twice(file, *owner))
+    assert (line, name) == (3, "falcon-ca")
+    assert reason == (
+        "another key of the organization is for this model in another resource or region, and "
+        "every endpoint of the provider would be called with both"
+    )
+    found = PrivateEndpoint.objects.order_by("created_at")
+    assert list(found.values_list("upstream_model_id", flat=True)) == ["falcon-eu", "hawk-ca"]
+    credentials = ByokCredential.objects.order_by("sort_order")
+    assert [each.allowed_models for each in credentials] == [["acme/falcon-9"], ["acme/hawk"]]
+
+
+def test_a_key_is_for_the_models_that_a_file_adds(
+    azure: Provider, owner: tuple[str, str], file: Path
+) -> None:
+    first = [at_azure("falcon-eu", 0, "falcon-9"), at_azure("hawk-ca", 1, "hawk")]
+    file.write_text(write_entries(*first))
+    load(file, *owner)
+    model = factories.make_model("acme/kite")
+    factories.make_endpoint(model, azure, upstream_model_id="kite")
+    file.write_text(write_entries(*first, at_azure("kite-eu", 0, "kite")))
+    report = load(file, *owner)
+    assert (report["created"]["private_endpoints"], report["updated"]["credentials"]) == (1, 1)
+    credentials = ByokCredential.objects.order_by("sort_order")
+    assert [each.allowed_models for each in credentials] == [
+        ["acme/falcon-9", "acme/kite"],
+        ["acme/hawk"],
+    ]
+    with snapshots.unchanged():
+        load(file, *owner)
+
+
+def test_a_key_of_another_place_is_none(
+    azure: Provider, owner: tuple[str, str], file: Path
+) -> None:
+    rows = [at_azure("falcon-eu", 0, "falcon-9"), at_azure("hawk-ca", 1, "hawk", api_key=None)]
+    file.write_text(write_entries(*rows))
+    [(line, name, reason)] = left_out(load_twice(file, *owner))
+    assert (line, name) == (3, "hawk-ca")
+    assert reason == "its key: api_key is missing, and AZURE_API_KEY is not set"
+
+
+def test_an_endpoint_that_cannot_be_changed_stays_behind_its_name(
+    azure: Provider, owner: tuple[str, str], file: Path
+) -> None:
+    rows = [at_azure("falcon-eu", 0, "falcon-9"), at_azure("hawk-eu", 0, "hawk")]
+    settings = {"fallbacks": [{"hawk-eu": ["falcon-eu"]}]}
+    file.write_text(write_entries(*rows, router_settings=settings))
+    load(file, *owner)
+    endpoint = PrivateEndpoint.objects.get(upstream_model_id="falcon-eu")
+    factories.make_validation(endpoint, ByokCredential.objects.get())
+    endpoint.activate()
+    aliases = dict(ModelAlias.objects.values_list("name", "targets"))
+    rows[0][1]["timeout"] = 20
+    file.write_text(write_entries(*rows, router_settings=settings))
+    reason = "the endpoint is active; only a draft can be changed"
+    assert left_out(load(file, *owner)) == [(2, "falcon-eu", reason)]
+    assert dict(ModelAlias.objects.values_list("name", "targets")) == aliases
+    assert aliases["hawk-eu"] == ["acme/hawk", "acme/falcon-9"]
