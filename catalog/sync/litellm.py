@@ -14,6 +14,7 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from catalog.pricing.rules import DAYS
 from catalog.sync.documents import InvalidRow
 from catalog.sync.offers import (
     FREE,
@@ -156,8 +157,16 @@ _MEMBERS: Final = frozenset(
 _IMAGE_MODE: Final = "image_generation"
 _CHEAPEST_IMAGE: Final = Decimal("0.0005")
 _TOKEN_RATES: Final = ("prompt", "completion", "audio", "audio_output", "image_token")
-_DAYS: Final = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _WINDOW: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])-([01][0-9]|2[0-3]):([0-5][0-9])")
+_WINDOW_MEMBERS: Final = frozenset(("hours_utc", "weekdays"))
+_DAY_NUMBERS: Final[Mapping[str, int]] = {
+    word: number for number, day in enumerate(DAYS) for word in (str(number + 1), day, day[:3])
+} | {"tues": 1, "thur": 3, "thurs": 3}
+# The midnight in UTC of time zones whose clocks never change: elsewhere it depends on the season.
+_MIDNIGHTS: Final[Mapping[str, int]] = {
+    "": 2400, "UTC": 2400, "Asia/Shanghai": 1600, "Asia/Singapore": 1600, "Asia/Tokyo": 1500,
+    "Asia/Seoul": 1500,
+}  # fmt: skip
 _PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "supports_function_calling": ("tools", "tool_choice"),
     "supports_response_schema": ("response_format", "structured_outputs"),
@@ -195,7 +204,8 @@ def _make_offer(name: str, row: Mapping[str, Any], as_of: date) -> ListOffer | N
         upstream = upstream.removeprefix(prefix)
     if provider.adds and "/" not in upstream:
         upstream = provider.adds + upstream
-    pricing, lines = _read_pricing(row, provider)
+    pricing, lines, left = _read_pricing(row, provider)
+    is_free = not lines and not _costs(pricing)
     context = read_count(row, "max_input_tokens") or read_count(row, "max_tokens")
     return ListOffer(
         name=name,
@@ -203,7 +213,7 @@ def _make_offer(name: str, row: Mapping[str, Any], as_of: date) -> ListOffer | N
         upstream_model_id=upstream,
         pricing=pricing,
         lines=lines,
-        uncharged=tuple(_find_uncharged(row, is_free=not lines and not _costs(pricing))),
+        uncharged=(*left, *_find_uncharged(row, is_free=is_free)),
         context_length=context,
         max_completion_tokens=read_count(row, "max_output_tokens") if output == "text" else None,
         model=_describe(provider, upstream, row, output, context, as_of),
@@ -247,12 +257,11 @@ def _describe(
 
 def _read_pricing(
     row: Mapping[str, Any], provider: _Provider
-) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
-    """Returns the pricing of a row and the lines that its keys cannot say."""
-    tiers = row.get("tiered_pricing")
-    if isinstance(tiers, list) and tiers:
-        return _read_ranges(tiers), ()
-    pricing = read_rates(row, _RATES)
+) -> tuple[dict[str, Any], tuple[dict[str, Any], ...], list[str]]:
+    """Returns the pricing of a row, the lines that its keys cannot say, and what is left of it."""
+    mode = row.get("mode")
+    pricing, longer, left = _read_lengths(row)
+    windows, unsaid = _read_windows(row)
     lines: list[dict[str, Any]] = []
     if (rate := _read_search(row, provider)) is not None:
         if provider.searches_always and read_rate(row, "citation_cost_per_token") is not None:
@@ -281,16 +290,15 @@ def _read_pricing(
     for key in row:
         if (size := _SIZED.fullmatch(key)) and (rate := read_rate(row, key)) not in (None, "0"):
             lines.append({"billable": "image", "variant": size[1], "unit": "image", "price": rate})
-    overrides = [*_read_tiers(row), *_read_windows(row)]
-    _settle_repeats(pricing, row.get("mode"))
-    if provider.cached and row.get("mode") == "chat" and pricing.get("prompt", "0") != "0":
+    _settle_repeats(pricing, mode)
+    if provider.cached and mode == "chat" and pricing.get("prompt", "0") != "0":
         rate = plain_digits(Decimal(pricing["prompt"]) * provider.cached)
         pricing.setdefault("input_cache_read", rate)
     if (pricing or lines) and not FREE.keys() <= pricing.keys():
         pricing = {**FREE, **pricing}
-    if overrides:
-        pricing["overrides"] = overrides
-    return pricing, tuple(lines)
+    if longer or windows:
+        pricing["overrides"] = [*longer, *windows]
+    return pricing, tuple(lines), [*left, *unsaid]
 
 
 def read_stated_price(
@@ -298,15 +306,22 @@ def read_stated_price(
 ) -> tuple[dict[str, Any], tuple[dict[str, Any], ...]]:
     """Returns the pricing and the lines of prices that stand outside of the map.
 
-    Raises :class:`InvalidRow`.
+    Raises :class:`InvalidRow`, also for a price of which something is left.
     """
-    return _read_pricing(row, PROVIDERS["openai"])
+    pricing, lines, left = _read_pricing(row, PROVIDERS["openai"])
+    if left:
+        raise InvalidRow(f"cannot be charged: {', '.join(left)}")
+    return pricing, lines
 
 
 def is_price(key: str) -> bool:
     """Returns whether a price is made of a member; those of other tiers and units are none."""
+    return _is_rate(key) or key in _MEMBERS or _SIZED.fullmatch(key) is not None
+
+
+def _is_rate(key: str) -> bool:
     is_tier = _TIER.search(key) is not None and _TIER.sub("", key) in _TIERED
-    return key in _RATES or key in _MEMBERS or is_tier or _SIZED.fullmatch(key) is not None
+    return is_tier or key in _RATES
 
 
 def _read_search(row: Mapping[str, Any], provider: _Provider) -> str | None:
@@ -364,8 +379,7 @@ def _find_uncharged(row: Mapping[str, Any], *, is_free: bool) -> Iterable[str]:
     Where nothing else costs anything, a rate in other units says no price once more.
     """
     for key in row:
-        known = _TIER.sub("", key) in _TIERED if _TIER.search(key) else key in _RATES
-        if "cost" not in key or known or (key in _REPEATED and not is_free):
+        if "cost" not in key or _is_rate(key) or (key in _REPEATED and not is_free):
             continue
         if _SIZED.fullmatch(key) or _OTHER_TIER.search(key) or not _is_number(row[key]):
             continue
@@ -375,6 +389,26 @@ def _find_uncharged(row: Mapping[str, Any], *, is_free: bool) -> Iterable[str]:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+
+
+def _read_lengths(
+    row: Mapping[str, Any],
+) -> tuple[dict[str, Any], list[dict[str, Any]], list[str]]:
+    """Returns the rates of a row, those for longer prompts, and those that its ranges replace.
+
+    A rate beside the ranges counts where they state none.
+    """
+    rates, tiers = read_rates(row, _RATES), row.get("tiered_pricing")
+    if not isinstance(tiers, list) or not tiers:
+        return rates, [*_read_tiers(row)], []
+    first, longer = _read_ranges(tiers)
+    left = [
+        f"{key}: {rate}"
+        for key in filter(_is_rate, row)
+        if (rate := read_rate(row, key)) not in (None, "0")
+        and (key not in _RATES or first.get(_RATES[key], rate) != rate)
+    ]
+    return {**rates, **first}, longer, left
 
 
 def _read_tiers(row: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
@@ -394,9 +428,10 @@ def _read_tiers(row: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
             yield {"min_prompt_tokens": size * 1000, **rates}
 
 
-def _read_ranges(tiers: list[Any]) -> dict[str, Any]:
-    """Returns the pricing of a list of ranges of prompt tokens, the first of which is the base."""
-    pricing: dict[str, Any] = {}
+def _read_ranges(tiers: list[Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Returns the rates of the range of prompt tokens that begins at 0, and those of the others."""
+    first: dict[str, Any] | None = None
+    longer: list[dict[str, Any]] = []
     for tier in tiers:
         bounds = tier.get("range") if isinstance(tier, dict) else None
         if not isinstance(bounds, list) or not bounds:
@@ -408,37 +443,76 @@ def _read_ranges(tiers: list[Any]) -> dict[str, Any]:
             raise InvalidRow("tiered_pricing has a range that is not of tokens")
         rates = read_rates(tier, _RATES)
         if not start:
-            pricing = {**FREE, **rates}
+            first = rates
         else:
-            pricing.setdefault("overrides", []).append({"min_prompt_tokens": int(start), **rates})
-    if "prompt" not in pricing:
+            longer.append({"min_prompt_tokens": int(start), **rates})
+    if first is None:
         raise InvalidRow("tiered_pricing has no range that begins at 0")
-    return pricing
+    return first, longer
 
 
-def _read_windows(row: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    """Yields the rates for hours of the day in UTC."""
+def _read_windows(row: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Returns the rates for hours of the day in UTC, and what limits the windows that are left out.
+
+    Without a limit that no condition says, such as dates, a window would apply too often.
+    """
     off_peak = row.get("off_peak_pricing")
     if not isinstance(off_peak, dict):
-        return
+        return [], []
     stated = read_rates(off_peak, _RATES)
     rates = {name: rate for name, rate in stated.items() if name != "request"}
-    for window in _read_items(off_peak, "windows"):
+    found: list[dict[str, Any]] = []
+    unknown: set[str] = set()
+    windows: list[Any] = [{name: off_peak.get(name) for name in _WINDOW_MEMBERS}]
+    for window in windows + _read_items(off_peak, "windows"):
         if not isinstance(window, dict):
             raise InvalidRow("off_peak_pricing has a window that is not an object")
-        hours = window.get("hours_utc")
-        days = [
-            _DAYS[day - 1]
-            for day in _read_items(window, "weekdays")
-            if isinstance(day, int) and 1 <= day <= 7
-        ]
-        for text in [hours] if isinstance(hours, str) else _read_items(window, "hours_utc"):
-            match = _WINDOW.fullmatch(text) if isinstance(text, str) else None
-            if match is None:
-                raise InvalidRow("off_peak_pricing has hours that are not like 04:00-06:00")
-            start, end = int(match[1] + match[2]), int(match[3] + match[4])
-            limits = {} if start == end else {"utc_start": start, "utc_end": end}
-            yield {**limits, **({"utc_days": days} if days else {}), **rates}
+        limits = window.keys() - _WINDOW_MEMBERS
+        unknown |= limits
+        if not limits:
+            conditions = _read_conditions(window, off_peak.get("weekday_timezone"))
+            found += [{**each, **rates} for each in conditions]
+    return found, [f"off_peak_pricing.windows.{name}" for name in sorted(unknown)]
+
+
+def _read_conditions(window: Mapping[str, Any], zone: Any) -> Iterable[dict[str, Any]]:
+    """Yields the conditions of a window, whose days are those of a time zone.
+
+    As for the list's own calculator, an unknown day is none: a window without a known one never
+    applies.
+    """
+    words = [str(word).strip().lower() for word in _read_items(window, "weekdays")]
+    days = {_DAY_NUMBERS[word] for word in words if word in _DAY_NUMBERS}
+    is_daily = window.get("weekdays") is None
+    midnight = _MIDNIGHTS.get(zone.strip() if isinstance(zone, str) else "") if days else 2400
+    if midnight is None:
+        raise InvalidRow("off_peak_pricing has days of a time zone that is not known here")
+    hours = window.get("hours_utc")
+    for text in [hours] if isinstance(hours, str) else _read_items(window, "hours_utc"):
+        match = _WINDOW.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
+            raise InvalidRow("off_peak_pricing has hours that are not like 04:00-06:00")
+        start, end = int(match[1] + match[2]), int(match[3] + match[4])
+        for first, last, later in _cut(start, end, midnight) if days or is_daily else ():
+            limits = {} if first == last else {"utc_start": first, "utc_end": last}
+            named = [DAYS[day] for day in sorted((day - later) % 7 for day in days)]
+            yield {**limits, **({"utc_days": named} if days else {})}
+
+
+def _cut(start: int, end: int, midnight: int) -> list[tuple[int, int, int]]:
+    """Returns the parts of a window of times in UTC, cut where the day of another clock begins.
+
+    Each has the number of days by which that clock is ahead of the day in UTC.
+    """
+    if midnight == 2400:
+        return [(start, end, 0)]
+    parts = [(start, end)] if start < end else [(0, end), (start, 2400)]
+    return [
+        (max(first, low), min(last, high), later)
+        for low, high, later in ((0, midnight, 0), (midnight, 2400, 1))
+        for first, last in parts
+        if max(first, low) < min(last, high)
+    ]
 
 
 def _read_items(row: Mapping[str, Any], key: str) -> list[Any]:

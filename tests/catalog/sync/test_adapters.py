@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
 
 import msgspec
 import pytest
 
+from catalog.pricing import Conditions
 from catalog.sync import litellm, models_dev, openrouter
 from catalog.sync.documents import UnreadableList, read_json
 from catalog.sync.offers import ListOffer
@@ -126,6 +127,142 @@ def test_litellm_has_hours_of_the_day() -> None:
         {"utc_start": 1000, "utc_end": 0, "utc_days": days, "prompt": "0.00000015"},
         {"utc_days": ["saturday", "sunday"], "prompt": "0.00000015"},
     ]
+
+
+def read_off_peak(**members: Any) -> ListOffer:
+    """Returns the offer of a row whose tokens of the prompt cost less at some hours."""
+    row = {
+        "litellm_provider": "deepseek",
+        "mode": "chat",
+        **raw(input_cost_per_token="3e-07", output_cost_per_token="1.2e-06"),
+        "off_peak_pricing": {**members, **raw(input_cost_per_token="1.35e-07")},
+    }
+    [offer] = read(litellm, {"deepseek/deepseek-flash": row}).values()
+    return offer
+
+
+NIGHT = {"utc_start": 1630, "utc_end": 30}
+SATURDAY = {"hours_utc": "16:00-17:00", "weekdays": [6]}
+
+
+@pytest.mark.parametrize(
+    ("off_peak", "windows"),
+    [
+        ({"hours_utc": "16:30-00:30"}, [NIGHT]),
+        # The list's own calculator passes over these days alone.
+        ({"hours_utc": ["16:30-00:30"], "weekdays": ["mon"]}, [NIGHT | {"utc_days": ["monday"]}]),
+        (
+            {"hours_utc": "16:30-00:30", "windows": [{**SATURDAY, "weekdays": ["Sat", "sunday"]}]},
+            [NIGHT, {"utc_start": 1600, "utc_end": 1700, "utc_days": ["saturday", "sunday"]}],
+        ),
+        (
+            {"windows": [{"hours_utc": "00:00-00:00", "weekdays": [" THURS", 2, "Tues", 9, None]}]},
+            [{"utc_days": ["tuesday", "thursday"]}],
+        ),
+        # Without a known day a window never applies.
+        ({"windows": [{"hours_utc": "00:00-00:00", "weekdays": [0, 8, "noday", True, [1]]}]}, []),
+        ({"windows": [{"hours_utc": "00:00-00:00", "weekdays": []}]}, []),
+        # A time zone means something for days alone.
+        ({"hours_utc": "16:30-00:30", "weekday_timezone": "Europe/Berlin"}, [NIGHT]),
+        (
+            {"windows": [SATURDAY], "weekday_timezone": "UTC"},
+            [{"utc_start": 1600, "utc_end": 1700, "utc_days": ["saturday"]}],
+        ),
+        (
+            {"windows": [SATURDAY], "weekday_timezone": "Asia/Shanghai"},
+            [{"utc_start": 1600, "utc_end": 1700, "utc_days": ["friday"]}],
+        ),
+        (
+            {
+                "windows": [{"hours_utc": "00:00-00:00", "weekdays": [6, 7]}],
+                "weekday_timezone": "Asia/Shanghai",
+            },
+            [
+                {"utc_start": 0, "utc_end": 1600, "utc_days": ["saturday", "sunday"]},
+                {"utc_start": 1600, "utc_end": 2400, "utc_days": ["friday", "saturday"]},
+            ],
+        ),
+    ],
+)
+def test_litellm_never_applies_cheap_hours_on_other_days(
+    off_peak: dict[str, Any], windows: list[dict[str, Any]]
+) -> None:
+    offer = read_off_peak(**off_peak)
+    found = offer.pricing.get("overrides", [])
+    assert found == [{**window, "prompt": "0.000000135"} for window in windows]
+    assert offer.uncharged == ()
+
+
+@pytest.mark.parametrize(
+    "hours", ["00:00-00:00", "16:00-17:00", "17:00-01:00", "10:00-00:00", "15:30-16:30"]
+)
+@pytest.mark.parametrize(("zone", "ahead"), [("Asia/Shanghai", 8), ("Asia/Tokyo", 9)])
+def test_the_days_of_a_window_are_those_of_its_time_zone(hours: str, zone: str, ahead: int) -> None:
+    window = {"hours_utc": hours, "weekdays": ["sun", "mon"]}
+    overrides = read_off_peak(windows=[window], weekday_timezone=zone).pricing["overrides"]
+    conditions = [
+        Conditions(None, each["utc_start"], each["utc_end"], tuple(each["utc_days"]))
+        for each in overrides
+    ]
+    clock = timezone(timedelta(hours=ahead))
+    start, end = hours.split("-")
+    for half_hour in range(7 * 48):
+        at = datetime(2026, 1, 5, tzinfo=UTC) + timedelta(minutes=30 * half_hour)
+        now = f"{at:%H:%M}"
+        is_open = start <= now < end if start < end else now >= start or now < end
+        is_day = at.astimezone(clock).isoweekday() in (7, 1)
+        held = any(each.hold(0, int(at.timestamp())) for each in conditions)
+        assert held is (is_open and is_day), at
+
+
+def test_litellm_leaves_out_a_window_whose_limits_it_cannot_say() -> None:
+    holiday = {"hours_utc": "00:00-00:00", "override_dates": ["2026-10-01"]}
+    offer = read_off_peak(hours_utc="16:30-00:30", windows=[holiday, holiday])
+    assert offer.pricing["overrides"] == [{**NIGHT, "prompt": "0.000000135"}]
+    assert offer.uncharged == ("off_peak_pricing.windows.override_dates",)
+
+
+def test_litellm_reads_what_stands_beside_ranges_of_the_prompt() -> None:
+    ranges = [
+        {"range": [0, 1000], **raw(input_cost_per_token="1e-06")},
+        {"range": [1000, 2000], **raw(input_cost_per_token="2e-06", output_cost_per_token="4e-06")},
+    ]
+    row = {
+        "litellm_provider": "openai",
+        "mode": "chat",
+        "tiered_pricing": ranges,
+        "off_peak_pricing": {"hours_utc": "16:30-00:30", **raw(input_cost_per_token="5e-07")},
+        "search_context_cost_per_query": {"search_context_size_medium": 0.01},
+        "output_cost_per_image_2K": 0.1,
+        **raw(
+            input_cost_per_token="3e-07",
+            input_cost_per_token_above_200k_tokens="5e-06",
+            input_cost_per_image_token="1e-05",
+            input_cost_per_audio_token="2e-05",
+            output_cost_per_token="1.2e-06",
+            code_interpreter_cost_per_session="0.03",
+        ),
+    }
+    [offer] = read(litellm, {"m": row}).values()
+    assert offer.pricing == {
+        "prompt": "0.000001",
+        "completion": "0.0000012",
+        "audio": "0.00002",
+        "web_search": "0.01",
+        "overrides": [
+            {"min_prompt_tokens": 1000, "prompt": "0.000002", "completion": "0.000004"},
+            {**NIGHT, "prompt": "0.0000005"},
+        ],
+    }
+    assert offer.lines == (
+        {"billable": "prompt", "variant": "image", "unit": "token", "price": "0.00001"},
+        {"billable": "image", "variant": "2K", "unit": "image", "price": "0.1"},
+    )
+    assert offer.uncharged == (
+        "input_cost_per_token: 0.0000003",
+        "input_cost_per_token_above_200k_tokens: 0.000005",
+        "code_interpreter_cost_per_session: 0.03",
+    )
 
 
 @pytest.mark.parametrize(
@@ -409,6 +546,11 @@ def test_litellm_adds_no_model_that_has_ended_or_whose_maker_it_does_not_name() 
         ({"off_peak_pricing": {"windows": [{"weekdays": 3}]}}, "weekdays that are not a list"),
         ({"off_peak_pricing": {"windows": [{"hours_utc": 7}]}}, "hours_utc that are not a list"),
         ({"off_peak_pricing": {"windows": [{"hours_utc": "7"}]}}, "hours that are not like"),
+        ({"off_peak_pricing": {"hours_utc": "7"}}, "hours that are not like"),
+        (
+            {"off_peak_pricing": {"windows": [SATURDAY], "weekday_timezone": "Europe/Berlin"}},
+            "days of a time zone that is not known",
+        ),
     ],
 )
 def test_litellm_refuses_a_row_of_another_shape_and_uses_the_others(
