@@ -287,10 +287,13 @@ def _read_pricing(
             rates = [rate for key in keys if (rate := read_rate(row, key)) not in (None, "0")]
             if rates:
                 lines.append({"billable": billable, "unit": billable, "price": rates[0]})
-    for key in row:
+    left += [*_settle_repeats(pricing, mode), *unsaid]
+    for key in () if "image_token" in pricing else row:
         if (size := _SIZED.fullmatch(key)) and (rate := read_rate(row, key)) not in (None, "0"):
+            if _bills_drawing(pricing, mode):
+                left.append(f"{key}: {rate}")
+                continue
             lines.append({"billable": "image", "variant": size[1], "unit": "image", "price": rate})
-    _settle_repeats(pricing, mode)
     if provider.cached and mode == "chat" and pricing.get("prompt", "0") != "0":
         rate = plain_digits(Decimal(pricing["prompt"]) * provider.cached)
         pricing.setdefault("input_cache_read", rate)
@@ -298,7 +301,7 @@ def _read_pricing(
         pricing = {**FREE, **pricing}
     if longer or windows:
         pricing["overrides"] = [*longer, *windows]
-    return pricing, tuple(lines), [*left, *unsaid]
+    return pricing, tuple(lines), left
 
 
 def read_stated_price(
@@ -342,20 +345,28 @@ def _read_research(row: Mapping[str, Any], search: str) -> Iterable[dict[str, An
             yield {**line, "price": rate}
 
 
-def _settle_repeats(pricing: dict[str, Any], mode: Any) -> None:
+def _settle_repeats(pricing: dict[str, Any], mode: Any) -> Iterable[str]:
     """Removes the rates that say another one once more, and states the rate of the whole output.
 
-    Beside a rate of tokens, that of an image is the same price in other words. Some rows state the
-    rate of a token as that of an image.
+    Beside a rate of the tokens of an image, that of an image is the same price in other words. Some
+    rows of chat state the rate of a token as that of an image. Yields what a generator states
+    beside the rate of its tokens, or so low that it may be one.
     """
-    if mode == _IMAGE_MODE and "image" in pricing and not _has_picture(pricing):
+    key, is_generator = "output_cost_per_image", mode == _IMAGE_MODE
+    has_picture = not pricing.keys().isdisjoint(("image_output", "image_token"))
+    if is_generator and "image" in pricing and not (has_picture or _bills_drawing(pricing, mode)):
         # The list's own calculator takes it for the price of a generated image.
         pricing["image_output"] = pricing.pop("image")
+        key = "input_cost_per_image"
     elif pricing.get("prompt", "0") != "0" and mode != "embedding":
         pricing.pop("image", None)
-    per_image = pricing.get("image_output")
-    if per_image is not None and ("image_token" in pricing or Decimal(per_image) < _CHEAPEST_IMAGE):
-        pricing.setdefault("image_token", pricing.pop("image_output"))
+    rate = pricing.pop("image_output", None)
+    if rate is not None and "image_token" not in pricing:
+        is_cheap = Decimal(rate) < _CHEAPEST_IMAGE
+        if is_generator and (is_cheap or _bills_drawing(pricing, mode)):
+            yield f"{key}: {rate}"
+        else:
+            pricing["image_token" if is_cheap else "image_output"] = rate
     # The whole output of such a model is of one kind, even where a reply does not say so.
     if mode == "audio_speech" and "audio_output" in pricing:
         pricing["completion"] = pricing["audio_output"]
@@ -363,10 +374,9 @@ def _settle_repeats(pricing: dict[str, Any], mode: Any) -> None:
         pricing["completion"] = pricing["image_token"]
 
 
-def _has_picture(pricing: Mapping[str, Any]) -> bool:
-    """Returns whether another rate says what a generated image costs."""
-    rates = (pricing.get(name, "0") for name in ("image_output", "image_token", "completion"))
-    return any(rate != "0" for rate in rates)
+def _bills_drawing(pricing: Mapping[str, Any], mode: Any) -> bool:
+    """Returns whether the answer of a generator of images has a rate by the token."""
+    return mode == _IMAGE_MODE and pricing.get("completion", "0") != "0"
 
 
 def _costs(pricing: Mapping[str, Any]) -> bool:

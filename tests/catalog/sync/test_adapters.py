@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ import pytest
 
 from catalog.pricing import Conditions
 from catalog.sync import litellm, models_dev, openrouter
-from catalog.sync.documents import UnreadableList, read_json
+from catalog.sync.documents import InvalidRow, UnreadableList, read_json
 from catalog.sync.offers import ListOffer
 
 DAY = date(2026, 11, 12)
@@ -319,6 +320,16 @@ def test_litellm_reads_what_stands_beside_ranges_of_the_prompt() -> None:
             {"prompt": "0.000002", "completion": "0.000012", "image_token": "0.00012"},
             [],
         ),
+        (  # and in images of each size
+            {
+                "mode": "image_generation",
+                "output_cost_per_image": 0.134,
+                "output_cost_per_image_4K": 0.24,
+                **raw(input_cost_per_token="2e-06", output_cost_per_image_token="0.00012"),
+            },
+            {"prompt": "0.000002", "completion": "0.00012", "image_token": "0.00012"},
+            [],
+        ),
         (  # the rate of a token under the name of an image
             {"mode": "chat", "input_cost_per_token": 1, "output_cost_per_image": 0.00012},
             {"prompt": "1", "completion": "0.00012", "image_token": "0.00012"},
@@ -421,6 +432,41 @@ def test_litellm_names_the_prices_that_cannot_be_charged() -> None:
     )
     offer = read_row("old", "openai", "image_generation", **raw(input_cost_per_pixel="1.9e-08"))
     assert (offer.pricing, offer.uncharged) == ({}, ("input_cost_per_pixel: 0.000000019",))
+
+
+@pytest.mark.parametrize(
+    ("rates", "pricing", "uncharged"),
+    [
+        # A picture for 0.0004 USD, or a token: a person knows.
+        ({"output_cost_per_image": "0.0004"}, {}, ["output_cost_per_image: 0.0004"]),
+        ({"input_cost_per_image": "0.0004"}, {}, ["input_cost_per_image: 0.0004"]),
+        (
+            {"input_cost_per_token": "1e-06", "output_cost_per_image": "0.0004"},
+            {"prompt": "0.000001", "completion": "0"},
+            ["output_cost_per_image: 0.0004"],
+        ),
+        # The tokens of the answer have a price already.
+        (
+            {
+                "input_cost_per_token": "1e-06",
+                "output_cost_per_token": "4e-05",
+                "output_cost_per_image": "0.04",
+                "output_cost_per_image_4K": "0.24",
+            },
+            {"prompt": "0.000001", "completion": "0.00004"},
+            ["output_cost_per_image: 0.04", "output_cost_per_image_4K: 0.24"],
+        ),
+    ],
+)
+def test_the_price_of_a_picture_that_may_be_another_one_is_not_charged(
+    rates: dict[str, str], pricing: dict[str, str], uncharged: list[str]
+) -> None:
+    row = {"litellm_provider": "openai", "mode": "image_generation", **raw(**rates)}
+    [offer] = read(litellm, {"m": row}).values()
+    assert (offer.pricing, offer.lines, [*offer.uncharged]) == (pricing, (), uncharged)
+    stated = {name: Decimal(rate) for name, rate in rates.items()}
+    with pytest.raises(InvalidRow, match=f"cannot be charged: {', '.join(uncharged)}"):
+        litellm.read_stated_price({"mode": "image_generation", **stated})
 
 
 @pytest.mark.parametrize("name", ["gpt-x:batch", "GPT-X:BATCH"])

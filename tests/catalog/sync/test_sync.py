@@ -231,6 +231,7 @@ def test_a_new_model_is_added_and_an_endpoint_of_a_present_one_waits(
           "output_cost_per_token_above_128k_tokens": 0}, True),
         ({"mode": "image_generation", "input_cost_per_token": 0.000001}, True),
         ({"mode": "image_generation", "output_cost_per_image_premium_image": 0.2}, True),
+        ({"mode": "image_generation", "output_cost_per_image": 0.0004}, True),
         ({"mode": "image_generation", "input_cost_per_image": 0.02}, False),
         ({"mode": "image_generation", "output_cost_per_image_1K": 0.04}, False),
         ({"mode": "audio_speech", "input_cost_per_token": 0.000001}, True),
