@@ -213,7 +213,7 @@ def _make_offer(name: str, row: Mapping[str, Any], as_of: date) -> ListOffer | N
         upstream_model_id=upstream,
         pricing=pricing,
         lines=lines,
-        uncharged=(*left, *_find_uncharged(row, is_free=is_free)),
+        uncharged=(*left, *_find_uncharged(row, is_free=is_free), *_find_multipliers(row)),
         context_length=context,
         max_completion_tokens=read_count(row, "max_output_tokens") if output == "text" else None,
         model=_describe(provider, upstream, row, output, context, as_of),
@@ -395,6 +395,18 @@ def _find_uncharged(row: Mapping[str, Any], *, is_free: bool) -> Iterable[str]:
             continue
         if (rate := read_rate(row, key)) not in (None, "0"):
             yield f"{key}: {rate}"
+
+
+def _find_multipliers(row: Mapping[str, Any]) -> Iterable[str]:
+    """Yields the factors by which a region or a speed makes the whole price dearer."""
+    named = {key: value for key, value in row.items() if "multiplier" in key}
+    stated = row.get("provider_specific_entry")
+    nested = stated if isinstance(stated, dict) else {}
+    for prefix, factors in (("", named), ("provider_specific_entry.", nested)):
+        for key, value in factors.items():
+            # Other numbers of a provider have longer names, such as minimax_free_input_images.
+            if _is_number(value) and value != 1 and not (prefix and "_" in key):
+                yield f"{prefix}{key}: {read_rate(factors, key)}"
 
 
 def _is_number(value: Any) -> bool:

@@ -469,6 +469,28 @@ def test_the_price_of_a_picture_that_may_be_another_one_is_not_charged(
         litellm.read_stated_price({"mode": "image_generation", **stated})
 
 
+def test_litellm_names_what_makes_a_price_dearer() -> None:
+    row = {
+        "litellm_provider": "openai",
+        "mode": "chat",
+        "input_cost_per_token": 1,
+        "regional_processing_uplift_multiplier_eu": 1.1,
+        "regional_processing_uplift_multiplier_us": 1.0,
+        "regional_endpoint_uplift_multiplier": 1.25,
+        "provider_specific_entry": {
+            "us": 1.1, "fast": 6.0, "slow": 1, "schema": "v2", "realtime_ga_only": True,
+            "minimax_free_input_images": 5,
+        },
+    }  # fmt: skip
+    [offer] = read(litellm, {"m": row}).values()
+    assert offer.uncharged == (
+        "regional_processing_uplift_multiplier_eu: 1.1",
+        "regional_endpoint_uplift_multiplier: 1.25",
+        "provider_specific_entry.us: 1.1",
+        "provider_specific_entry.fast: 6",
+    )
+
+
 @pytest.mark.parametrize("name", ["gpt-x:batch", "GPT-X:BATCH"])
 def test_a_row_of_batches_is_no_endpoint(name: str) -> None:
     row = {"litellm_provider": "openai", "mode": "chat", "input_cost_per_token": 1}
@@ -597,6 +619,7 @@ def test_litellm_adds_no_model_that_has_ended_or_whose_maker_it_does_not_name() 
             {"off_peak_pricing": {"windows": [SATURDAY], "weekday_timezone": "Europe/Berlin"}},
             "days of a time zone that is not known",
         ),
+        ({"provider_specific_entry": {"us": -1.1}}, "us is negative"),
     ],
 )
 def test_litellm_refuses_a_row_of_another_shape_and_uses_the_others(
