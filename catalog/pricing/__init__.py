@@ -1,7 +1,7 @@
 """Prices: what a usage costs, by rules, exactly; pure.
 
 ``usage`` counts, ``rules`` say what is billed, ``price`` is a list of rules, ``rates`` compiles
-them, ``costs`` applies them, and ``contract`` reads and writes them as JSON.
+them, ``sizes`` knows the sizes of pictures, and ``contract`` reads and writes prices as JSON.
 """
 
 from catalog.pricing.price import (

@@ -11,6 +11,7 @@ from decimal import Context, Decimal
 from typing import Final, NamedTuple
 
 from catalog.pricing.rules import KINDS, Billable, Conditions, RateKind, Rule
+from catalog.pricing.sizes import read_sizes
 from catalog.pricing.usage import Usage
 
 EXACT: Final = Context(prec=160)
@@ -50,18 +51,23 @@ class Rates(NamedTuple):
         """Returns the rate of an image of this size and quality.
 
         A list may tell apart only sizes or only qualities: the rate of a part of the variant then
-        applies. A variant that states only one of both means the dearest that has it.
+        applies. A variant that states only one of both means the dearest that has it, and one that
+        may be of several tiers the dearest of these.
         """
         if not self.variants:
             return self.rates[IMAGE]
         if variant in self.variants:
             return self.variants[variant]
-        stated = set(variant.split("/")) - {""}
-        listed = {name: set(name.split("/")) for name in self.variants}
-        found = [self.variants[name] for name, parts in listed.items() if parts <= stated]
-        if not found and stated:
-            found = [self.variants[name] for name, parts in listed.items() if parts >= stated]
-        return max(found, default=self.rates[IMAGE])
+        stated = frozenset(variant.split("/")) - {""}
+        listed = {name: frozenset(name.split("/")) for name in self.variants}
+        known = frozenset(word for parts in listed.values() for word in parts)
+        rates = []
+        for words in read_sizes(stated, known):
+            found = [self.variants[name] for name, parts in listed.items() if parts <= words]
+            if not found and words:
+                found = [self.variants[name] for name, parts in listed.items() if parts >= words]
+            rates.append(max(found, default=self.rates[IMAGE]))
+        return max(rates)
 
 
 class RateCeilings(NamedTuple):

@@ -271,6 +271,29 @@ def test_an_image_of_unknown_size_costs_as_much_as_the_dearest() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("variant", "cost"),
+    [
+        ("4096x4096", 500), ("4096x4096/high", 500), ("2048x2048", 100), ("1024x1024", 40),
+        # As long as one tier and as high as another.
+        ("3840x2160", 500), ("2160x3840", 500),
+        # A word names the tier, or the list has the size.
+        ("2K/3840x2160", 100), ("1536x1024", 30), ("99x99", 40), ("", 40),
+    ],
+)  # fmt: skip
+def test_an_image_in_pixels_costs_what_its_tier_does(variant: str, cost: int) -> None:
+    prices = {"2K": "0.1", "4K": "0.5", "1536x1024": "0.03"}
+    lines = (
+        {"billable": "image", "unit": "image", "variant": name, "price": price}
+        for name, price in prices.items()
+    )
+    price = read_pricing({"image_output": "0.04"}, *lines)
+    usage = Usage(0, 0, output_images=1, image_variant=variant)
+    assert cost_nano(price, usage) == cost * 10**6
+    held = price.table.find_ceilings(1).of_pieces(usage, images=0)
+    assert held * 1000 == (cost if variant else 500) * 10**price.table.scale
+
+
 def test_the_cost_by_rule_names_quantity_rate_and_cost() -> None:
     usage = Usage(1000, 10, cached=200, searches=3, milliseconds=1500)
     assert describe_charges(read_pricing({"web_search": "0.01"}, ALL_LINES[2]), usage, 0) == [

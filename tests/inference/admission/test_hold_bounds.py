@@ -25,6 +25,7 @@ LINES: list[dict[str, Any]] = [
     {"billable": "character", "unit": "character", "price": "0.000015"},
     {"billable": "image", "unit": "image", "variant": "1024x1024/low", "price": "0.01"},
     {"billable": "image", "unit": "image", "variant": "1024x1024/high", "price": "0.2"},
+    {"billable": "image", "unit": "image", "variant": "4K/high", "price": "0.4"},
     {"billable": "prompt", "unit": "token", "variant": "image", "price": "7"},
     {"billable": "search", "unit": "request", "variant": "request", "price": "0.3"},
     {
@@ -37,7 +38,8 @@ LINES: list[dict[str, Any]] = [
 SMALL = st.integers(0, 2500)
 ALLOWED = st.builds(
     Usage, st.just(0), st.just(0), searches=SMALL, milliseconds=SMALL, characters=SMALL,
-    output_images=SMALL, image_variant=st.sampled_from(("", "1024x1024/low", "9x9")),
+    output_images=SMALL,
+    image_variant=st.sampled_from(("", "1024x1024/low", "4096x4096/high", "9x9")),
 )  # fmt: skip
 CLAIMED = st.builds(
     Usage, SMALL, SMALL, cached=SMALL, cache_write=SMALL, reasoning=SMALL, image_output=SMALL,

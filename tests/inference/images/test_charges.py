@@ -47,6 +47,14 @@ SIZES = {"_1024x1024_low": "0.01", "_1024x1024_high": "0.2", "_1536x1024_high": 
         # A tier is sent as pixels, which the answer states; a list may have either.
         (SIZES, {"resolution": "1K", "quality": "high"}, 200_000_000),
         ({"_1K_high": "0.1", "_4K_high": "0.5"}, {"size": "1K", "quality": "high"}, 100_000_000),
+        # A size in pixels is of a tier, and of the dearer one where it may be of two.
+        ({"_": "0.04", "_2K": "0.1", "_4K": "0.5"}, {"size": "4096x4096"}, 500_000_000),
+        ({"_": "0.04", "_2K": "0.1", "_4K": "0.5"}, {"size": "3840x2160"}, 500_000_000),
+        (
+            {"_1K_high": "0.1", "_4K_high": "0.5"},
+            {"size": "4096x4096", "quality": "high"},
+            500_000_000,
+        ),
         # A list that tells only one of both apart.
         ({"_low": "0.01", "_high": "0.2"}, {"quality": "high"}, 200_000_000),
         ({"_1024x1024": "0.02", "_1536x1024": "0.03"}, {"size": "1536x1024"}, 30_000_000),

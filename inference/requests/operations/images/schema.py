@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from catalog.dialects.shared.images.pictures import InvalidImage, read_url
+from catalog.pricing.sizes import TOLERANCE, find_tiers
 from inference.requests.problems import field_error
 from inference.requests.schemas import ProviderPreferences, Session, Slug, Slugs, User
 
@@ -22,9 +23,6 @@ MAX_IMAGES: Final = 10
 MAX_REFERENCES: Final = 16
 _SIZE: Final = r"^(auto|512|768|1K|1\.5K|2K|4K|[1-9][0-9]{1,4}x[1-9][0-9]{1,4})\Z"
 _PIXELS: Final = re.compile(r"([0-9]+)x([0-9]+)")
-# How far the sides in pixels may be from a ratio or from the nominal side of a tier.
-_TOLERANCE: Final = 0.07
-_NOMINAL: Final = {"512": 512, "768": 768, "1K": 1024, "1.5K": 1536, "2K": 2048, "4K": 4096}
 # The formats whose compression can be chosen, and those that can be transparent.
 _COMPRESSED: Final = ("jpeg", "webp")
 _TRANSPARENT: Final = (None, "png", "webp", "gif", "svg")
@@ -144,13 +142,10 @@ def _check_size(request: ImagesRequest) -> None:
     width, height = int(pixels[1]), int(pixels[2])
     if ratio not in (None, "auto"):
         first, second = map(float, ratio.split(":"))
-        if not math.isclose(width / height, first / second, rel_tol=_TOLERANCE):
+        if not math.isclose(width / height, first / second, rel_tol=TOLERANCE):
             raise field_error("aspect_ratio", f"Contradicts size, which is {size}.")
-    if tier is not None:
-        side = _NOMINAL[tier]
-        short, long = sorted((width, height))
-        if short > side * (1 + _TOLERANCE) or long < side * (1 - _TOLERANCE):
-            raise field_error("resolution", f"Contradicts size, which is {size}.")
+    if tier is not None and tier not in find_tiers(size):
+        raise field_error("resolution", f"Contradicts size, which is {size}.")
 
 
 def _check_format(request: ImagesRequest) -> None:

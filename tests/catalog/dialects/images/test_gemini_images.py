@@ -19,6 +19,7 @@ from catalog.dialects.base import (
     Untranslatable,
 )
 from catalog.pricing import Usage
+from catalog.pricing.sizes import find_tiers
 from config.credentials import Secret
 from tests.support.inference.pictures import ENCODED, reference
 
@@ -91,6 +92,12 @@ def test_images_stand_before_the_text() -> None:
 )
 def test_members_about_the_size_are_translated(fields: Any, config: Any) -> None:
     assert sent(**fields)["generationConfig"] == {"responseModalities": ["IMAGE"], **config}
+
+
+@pytest.mark.parametrize("size", ["512x512", "1024x1024", "2048x2048", "4096x4096"])
+def test_a_size_in_pixels_is_sent_as_the_tier_that_is_charged(size: str) -> None:
+    config = sent(size=size)["generationConfig"]["imageConfig"]
+    assert find_tiers(size) == {config.get("imageSize", "1K")}
 
 
 @pytest.mark.parametrize(
