@@ -449,8 +449,6 @@ def _inspect_provider(wish: ConnectWish, slug: str, bundle: Mapping[str, Any]) -
 def _leave_known(catalog: imports.Catalog, stored: Provider) -> imports.Catalog:
     """Returns the rows that are new: what is stored may be changed by an operator."""
     known = _known_models(stored)
-    if not known:
-        return catalog
     endpoints = [row for row in catalog.endpoints if row.upstream_model_id not in known]
     slugs = {row.model for row in endpoints}
     stored_models = LanguageModel.objects.filter(canonical_slug__in=slugs)

@@ -104,6 +104,15 @@ def test_a_provider_connected_again_gets_the_models_that_are_new(openai: Server)
     )
 
 
+def test_a_provider_that_has_no_endpoints_yet_stays_as_it_was_set(openai: Server) -> None:
+    url = "https://api.openai.com/v1"
+    factories.make_provider("openai", name="Our OpenAI", base_url=url, headquarters="IE")
+    found = connect("openai", "--key", KEY, "--models", "gpt-5-nano")
+    assert found["models"] == ["openai/gpt-5-nano"]
+    provider = Provider.objects.get()
+    assert (provider.name, provider.headquarters) == ("Our OpenAI", "IE")
+
+
 def test_a_provider_needs_the_right_key(openai: Server) -> None:
     assert refuse("openai") == "The provider openai needs a key: give it with --key-file FILE."
     assert refuse("openai", "--key", "sk-wrong-0123456789").startswith(
