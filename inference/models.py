@@ -727,7 +727,7 @@ class KeptAnswer(models.Model):
     """An answer, encrypted, that the same request gets again for a limited time.
 
     With a ``cache_key`` it is an entry of the response cache of its organization, and
-    ``endpoint_id`` is the endpoint that answered. Without one it belongs to the
+    ``endpoint_id`` identifies the deployment that answered. Without one it belongs to the
     ``Idempotency-Key`` of its generation.
     """
 

@@ -18,7 +18,13 @@ from inference.exchange.tap import KnownAnswer, Tap, Ways
 from inference.faces.connection import Connection
 from inference.models import Generation
 from inference.repeats.answers import CachedAnswer, KeptAnswers, KeptResponse
-from inference.repeats.caching import make_cache_key, read_wish, renew_events, renew_reply
+from inference.repeats.caching import (
+    identify_deployment,
+    make_cache_key,
+    read_wish,
+    renew_events,
+    renew_reply,
+)
 from inference.repeats.recorder import Copy
 
 logger = logging.getLogger(__name__)
@@ -31,8 +37,9 @@ _TTL = b"x-openrouter-cache-ttl"
 class CacheUse(Tap):
     """Answers an admitted request from the cache, or copies its answer for the cache.
 
-    An entry is used only if the endpoint that answered it, with the credential that it was called
-    with, is a candidate of this request too: so nobody gets an answer that its policy forbids.
+    An entry is used only if the deployment that answered it, with the credential that it was called
+    with, is a candidate of this request too: so nobody gets an answer that its policy forbids, or
+    that of a deployment that was replaced.
     """
 
     def __init__(self, answers: KeptAnswers, connection: Connection, exchange: Exchange) -> None:
@@ -129,7 +136,7 @@ class CacheUse(Tap):
             self._connection.workload,
             seconds=self._wish.seconds,
             cache_key=self._key,
-            endpoint_id=self._exchange.attempts.candidate.subject,
+            endpoint_id=identify_deployment(self._exchange.attempts.candidate),
         )
 
     async def _find_entry(self) -> CachedAnswer | None:
@@ -137,10 +144,12 @@ class CacheUse(Tap):
             return None
         organization_id = self._exchange.organization_id
         cached = await self._answers.find(organization_id, self._key)
-        subjects = {item.candidate.subject for item in self._exchange.admission.candidates}
-        if cached is None or cached.endpoint_id not in subjects:
+        if cached is None:
             return None
-        return cached
+        deployments = (
+            identify_deployment(item.candidate) for item in self._exchange.admission.candidates
+        )
+        return cached if cached.endpoint_id in deployments else None
 
     async def _read(self, cached: CachedAnswer) -> KeptResponse | None:
         """Returns the answer of an entry for this generation; raises the refusals of budgets."""

@@ -6,16 +6,20 @@ import hashlib
 import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
+from uuid import UUID, uuid5
 
 import msgspec
+from msgspec.structs import asdict
 
 from config.api.errors import InvalidRequest
 from config.clocks.clock import clock
 from config.peppers import REQUEST, oldest_pepper
+from inference.admission.copies.catalog import host_of_credential
 from inference.admission.decide import Admission
 from inference.exchange.rendering import DONE
 from inference.faces.connection import RequestHead
 from inference.requests.messages.relay import STOP
+from inference.routing.routes import Candidate
 
 _CACHE: Final = b"x-openrouter-cache"
 _TTL: Final = b"x-openrouter-cache-ttl"
@@ -26,6 +30,8 @@ _SECONDS: Final = re.compile("[1-9][0-9]{0,4}")
 _MOST_SECONDS: Final = 86_400
 _DEFAULT_SECONDS: Final = 300
 _METADATA: Final = "openrouter_metadata"
+# What an endpoint states for the choice of endpoints and for estimates: it changes no answer.
+_BESIDE_ANSWERS: Final = frozenset({"bound", "estimate", "routing"})
 _DATA: Final = b"data: "
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -93,6 +99,22 @@ def make_cache_key(head: RequestHead, admission: Admission) -> bytes:
         found.update(b"%d:" % len(part))
         found.update(part)
     return bytes.fromhex(oldest_pepper(REQUEST).digest(found.hexdigest()))
+
+
+def identify_deployment(candidate: Candidate) -> UUID:
+    """Returns the id of what answers as a candidate: its subject, with the present deployment.
+
+    An endpoint keeps its id when its deployment is replaced. A price is not in it.
+    """
+    route = candidate.route
+    parts = (
+        route.dialect,
+        route.base_url or host_of_credential(route.dialect or "", candidate.secret),
+        route.upstream_model_id,
+        route.quantization,
+        [item for item in asdict(route.abilities).items() if item[0] not in _BESIDE_ANSWERS],
+    )
+    return uuid5(candidate.subject, _encode(parts).decode())
 
 
 def renew_reply(

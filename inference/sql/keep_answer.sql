@@ -4,7 +4,7 @@
 -- other organization loses anything.
 --
 -- Parameters: $1 uuid, the organization; $2 text, the generation that was answered; $3 bytea, the
---             cache key, or null; $4 uuid, the endpoint that answered; $5 bytea, the encrypted
+--             cache key, or null; $4 uuid, the deployment that answered; $5 bytea, the encrypted
 --             answer; $6 int, what it counts; $7 double precision, its lifetime in seconds; $8
 --             bigint, the most that the answers of an organization may count.
 -- Returns: nothing.

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 import requests
@@ -11,8 +18,15 @@ from django.db.models import F
 
 from accounts.models import ApiKey, Workspace
 from billing.models import Account
-from catalog.models import ModelEndpoint
+from catalog.abilities import EndpointSettings, PoolRouting, Reasoning, TokenBound
+from catalog.models import ModelEndpoint, Provider
+from catalog.pricing import Price
+from config.credentials import Secret
+from config.local.certificates import ensure_certificates
+from endpoints.models import PrivateEndpoint
 from inference.models import Generation, KeptAnswer
+from inference.repeats.caching import identify_deployment
+from inference.routing.routes import Candidate
 from tests.support import factories
 from tests.support.bulkheads.limits import is_early
 from tests.support.database.snapshots import unchanged
@@ -25,6 +39,7 @@ from tests.support.inference.repeats import (
     keep_answers,
     wait_until_kept,
 )
+from tests.support.inference.routes import route
 from tests.support.inference.site import (
     ASKED,
     CHAT,
@@ -36,6 +51,8 @@ from tests.support.inference.site import (
     events_of,
 )
 from tests.support.ledger import assert_in_order
+from tests.support.simulator.server import Simulator
+from tests.support.upstreams import clouds
 
 ON = {"X-OpenRouter-Cache": "true"}
 
@@ -172,6 +189,105 @@ def test_the_answer_of_an_endpoint_that_is_gone_is_not_given(kept: Site) -> None
     ModelEndpoint.objects.filter(provider=kept.provider).update(is_listed=False)
     answer = ask(kept, body)
     assert (cache_status(answer), answer.json()["provider"]) == ("MISS", "Beta")
+
+
+def rename_own(_: Site) -> None:
+    PrivateEndpoint.objects.update(upstream_model_id="sim-extra")
+
+
+def set_own(_: Site) -> None:
+    PrivateEndpoint.objects.update(settings={"reported_model": "another"})
+
+
+def rename_public(_: Site) -> None:
+    ModelEndpoint.objects.update(upstream_model_id="sim-extra")
+
+
+@pytest.mark.parametrize("change", [rename_own, set_own, rename_public])
+def test_the_answer_of_a_replaced_deployment_is_not_given(
+    kept: Site, change: Callable[[Site], None]
+) -> None:
+    if change is not rename_public:
+        kept.own()
+    assert [cache_status(ask(kept)) for _ in range(2)] == ["MISS", "HIT"]
+    change(kept)
+    assert cache_status(ask(kept)) == "MISS"
+    assert len(kept.dialled()) == 2
+
+
+@pytest.mark.parametrize("is_private", [False, True])
+def test_the_answer_of_another_address_is_not_given(kept: Site, is_private: bool) -> None:
+    if is_private:
+        kept.own()
+    assert [cache_status(ask(kept)) for _ in range(2)] == ["MISS", "HIT"]
+    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
+    with Simulator(certificates).run_in_thread() as other:
+        if is_private:
+            PrivateEndpoint.objects.update(base_url=other.base_url)
+        else:
+            Provider.objects.update(base_url=other.base_url)
+        assert cache_status(ask(kept)) == "MISS"
+        assert (len(kept.dialled()), len(other.requests)) == (1, 1)
+
+
+def test_an_edit_of_the_price_leaves_the_entries_of_an_endpoint(kept: Site) -> None:
+    endpoint = kept.own()
+    ask(kept)
+    endpoint.reprice(factories.make_price("0.000003"))
+    assert cache_status(ask(kept)) == "HIT"
+
+
+def test_an_entry_of_an_earlier_release_is_a_miss(kept: Site) -> None:
+    """It has the id of its endpoint alone."""
+    ask(kept)
+    KeptAnswer.objects.update(endpoint_id=ModelEndpoint.objects.get().pk)
+    assert [cache_status(ask(kept)) for _ in range(2)] == ["MISS", "HIT"]
+
+
+def identify(**fields: Any) -> UUID:
+    """Returns the id of a deployment with these differences from a fixed one."""
+    subject = UUID(int=fields.pop("subject", 1))
+    secret = fields.pop("secret", Secret("a secret"))
+    served = route("acme", abilities=EndpointSettings(reported_model="falcon"))
+    return identify_deployment(Candidate(replace(served, **fields), secret, False, subject))
+
+
+def test_a_deployment_is_another_one_if_its_answers_may_be_others() -> None:
+    shape = EndpointSettings(reported_model="falcon", reasoning=Reasoning(switch="none"))
+    differences: list[dict[str, Any]] = [
+        {},
+        {"subject": 2},
+        {"dialect": "anthropic"},
+        {"base_url": "https://acme.example/v2"},
+        {"upstream_model_id": "n"},
+        {"quantization": "fp8"},
+        {"abilities": shape},
+    ]
+    assert len({identify(**fields) for fields in differences}) == len(differences)
+
+
+def test_a_deployment_stays_the_same_beside_its_answers() -> None:
+    choice = EndpointSettings(
+        reported_model="falcon",
+        bound=TokenBound(message=4),
+        estimate={"ASCII": 1.5},
+        routing=PoolRouting(weight=7),
+    )
+    same: list[dict[str, Any]] = [
+        {"price": Price(Decimal(2), Decimal(2)), "price_id": 2},
+        {"abilities": choice, "pool": choice.routing},
+        {"attestation_id": 7},
+        {"secret": Secret("another secret")},
+    ]
+    assert {identify(**fields) for fields in same} == {identify()}
+
+
+def test_the_credential_of_a_cloud_tells_the_address_of_its_deployment() -> None:
+    def identify_at(host: str) -> UUID:
+        secret = Secret(json.dumps(clouds.azure(endpoint_url=f"https://{host}/")))
+        return identify(dialect="azure", base_url=None, secret=secret)
+
+    assert identify_at("north.openai.azure.com") != identify_at("south.openai.azure.com")
 
 
 def test_a_rate_limit_counts_cached_answers(kept: Site) -> None:
