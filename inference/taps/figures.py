@@ -265,7 +265,7 @@ class WorkerWatcher:
         _FALLBACKS.amounts[names.name(candidate.route)[0],] += 1
 
     def note_missing_mark(self, candidate: Candidate) -> None:
-        _UNMARKED.labels(candidate.route.facts.provider_slug).inc()
+        _UNMARKED.labels(names.name(candidate.route)[0]).inc()
 
     def note_end(
         self, organization_id: UUID, route: Route, request: InferenceRequest, outcome: Settlement

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,11 +11,13 @@ import pytest
 from catalog.dialects.base import Operation
 from catalog.pricing import Usage
 from config.server.load.figures import figures
+from endpoints.models import PrivateEndpoint, PrivateProvider
 from inference.admission.copies.catalog import NO_CATALOG
 from inference.models import Generation
 from inference.routing.health import HealthTable
 from inference.settlement.settle import Settlement
 from inference.taps.figures import MOST_MODELS, ModelLabels, WorkerWatcher
+from tests.support import factories
 from tests.support.bulkheads.counters import read_counter, read_metrics, sample, sum_samples
 from tests.support.inference.routes import route as make_route
 from tests.support.inference.site import Site
@@ -107,6 +110,58 @@ def test_private_endpoints_name_neither_provider_nor_model(site: Site) -> None:
         lambda: read_counter(site.server, "causeway_generations_total", **labels) == before + 1
     )
     assert read_counter(site.server, "causeway_generations_total", model=site.model.slug) == named
+
+
+@pytest.fixture
+def hidden(site: Site) -> Iterator[Site]:
+    """A site whose tenant has a model and a provider of its own, each with a name that tells."""
+    organization = site.tenant.organization
+    organization.slug = "furtive-works"
+    organization.save_fields("slug")
+    PrivateProvider.objects.create_provider(
+        organization_id=organization.pk,
+        name="Furtive Rack",
+        base_url=site.upstream.base_url,
+        is_keyless=True,
+    )
+    site.upstream.is_keyless = True
+    body = {
+        "model_permaslug": "furtive-works/support-7b",
+        "provider_slug": "furtive-rack",
+        "upstream_model_id": "sim-echo",
+        "model": {"name": "Furtive 7B"},
+        "activate": {"workspace_id": str(site.tenant.workspace.pk)},
+    }
+    manager = factories.client(site.tenant.management_key)
+    created = manager.post("/api/v1/private-endpoints", body)
+    assert created.status_code == 201, created.content
+    yield site
+    site.upstream.is_keyless = False
+
+
+def test_no_label_of_any_metric_names_what_is_private(hidden: Site) -> None:
+    """Names would tell the readers what a tenant does, and tenants could make any number."""
+
+    def count(text: str, name: str, **labels: str) -> float:
+        return sum_samples(text, name, provider="private", **labels)
+
+    def count_ends(text: str) -> float:
+        return count(text, "causeway_generations_total", model="private")
+
+    before = read_metrics(hidden.server)
+    body = {**hidden.chat_body(), "model": "furtive-works/support-7b"}
+    for behaviour in ("sim-echo", "sim-no-done", "sim-error-stream", "sim-status-500"):
+        PrivateEndpoint.objects.update(upstream_model_id=behaviour)
+        for stream in (True, False):
+            hidden.post({**body, "stream": stream})
+    assert Generation.objects.count() == 8
+    hidden.eventually(lambda: count_ends(read_metrics(hidden.server)) == count_ends(before) + 8)
+    after = read_metrics(hidden.server)
+    unmarked = "causeway_unmarked_streams_total"
+    assert count(after, unmarked) == count(before, unmarked) + 1
+    failed = "causeway_failed_attempts_total"
+    assert count(after, failed) > count(before, failed)
+    assert [line for line in after.splitlines() if "furtive" in line.lower()] == []
 
 
 def test_a_worker_names_a_bounded_number_of_models() -> None:
