@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -47,6 +47,9 @@ from inference.reports.analytics import (
 _MAX_COMMENT: Final = 4096
 _MAX_LIMIT: Final = 10_000
 _MAX_RANGE: Final = timedelta(days=366)
+# In a later year, the ids of generations would not be in the order of their time.
+_FIRST_YEAR: Final = 1970
+_LAST_YEAR: Final = 2285
 _MAX_NUMBER: Final = 10**18
 _MAX_DECIMALS: Final = 30
 _SCALAR: Final = {"oneOf": [{"type": "string"}, {"type": "number"}]}
@@ -486,12 +489,22 @@ class _OrderSerializer(StrictSerializer):
     field = StringField()
 
 
+class _MomentField(InstantField):
+    """A moment at which there can be generations."""
+
+    def to_internal_value(self, value: Any) -> datetime:
+        moment = super().to_internal_value(value)
+        if not _FIRST_YEAR <= moment.year <= _LAST_YEAR:
+            raise ValidationError(f"Must be in a year from {_FIRST_YEAR} to {_LAST_YEAR}.")
+        return moment
+
+
 @extend_schema_serializer(component_name="AnalyticsTimeRange")
 class _TimeRangeSerializer(StrictSerializer):
     """At most 366 days."""
 
-    end = InstantField(help_text="Exclusive.")
-    start = InstantField()
+    end = _MomentField(help_text="Exclusive.")
+    start = _MomentField()
 
     def validate(self, attrs: dict[str, Any]) -> Any:
         if not timedelta() < attrs["end"] - attrs["start"] <= _MAX_RANGE:

@@ -134,6 +134,20 @@ def test_a_linked_range_stands_in_the_pickers(operator: Client) -> None:
     assert 'value="2026-11-24T00:00:00"' in str(form["created_at__lt"])
 
 
+@pytest.mark.parametrize("name", ["created_at__gte", "created_at__lt"])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "0001-01-01T00:00", "0001-01-01T00:00:00+01:00", "9999-12-31T23:59",
+        "9999-12-31T23:59:59-01:00",
+    ],
+)  # fmt: skip
+def test_a_time_at_the_end_of_the_calendar_fails_no_page(
+    operator: Client, name: str, moment: str
+) -> None:
+    assert operator.get(reverse(PATH), {name: moment}).status_code in (200, 302)
+
+
 @pytest.mark.parametrize(
     ("query", "message"),
     [
