@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.management.base import CommandParser
+from django.db import transaction
 
 from config.bulk.commands import JSONCommand
 from config.bulk.days import parse_day
@@ -29,8 +30,10 @@ class Command(JSONCommand):
         if last < first:
             refuse(f"--to is {last}, which is before --from ({first}); nothing was summed.")
         try:
-            days = sum_days_again(first, last)
+            # The hours may be refused after the days were summed.
+            with transaction.atomic():
+                days = sum_days_again(first, last)
+                hours = sum_hours_again(midnight(first), end_of(last))
         except RowsArchived as exc:
             refuse(str(exc))
-        hours = sum_hours_again(midnight(first), end_of(last))
         self.report({"days": len(days), "hours": hours}, as_json=options["json"])

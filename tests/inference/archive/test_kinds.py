@@ -152,21 +152,22 @@ def test_validations_of_an_endpoint_that_is_gone_are_not_attached(
     refuse("does not fit in any more: .*foreign key", first, "--attach")
 
 
+def add_hour(hour: datetime) -> None:
+    sums = dict.fromkeys(
+        ("requests", "failed", "tokens", "cost_nano", "upstream_nano", "latency_ms", "timed"), 3
+    )
+    HourlyUsage.objects.create(hour=hour, **sums)
+
+
 def test_sums_of_hours_leave_once_later_ones_are_summed(
     place: Path, old: datetime, settings: LazySettings
 ) -> None:
-    def add(hour: datetime) -> None:
-        sums = dict.fromkeys(
-            ("requests", "failed", "tokens", "cost_nano", "upstream_nano", "latency_ms", "timed"), 3
-        )
-        HourlyUsage.objects.create(hour=hour, **sums)
-
-    add(hour_of(old))
+    add_hour(hour_of(old))
     archive.divide_since(HourlyUsage.partitioning, old)
     settings.RETENTION_DAYS = {"hours": 31}
     # The duty sums from the last hour on.
     assert archive_due() == 0
-    add(hour_of(read_now()) - 3 * HOUR)
+    add_hour(hour_of(read_now()) - 3 * HOUR)
 
     assert archive_due() == len(Departure.objects.all()) > 0
 
@@ -174,6 +175,23 @@ def test_sums_of_hours_leave_once_later_ones_are_summed(
     refusal = pytest.raises(RowsArchived, match=r"hours before 20.* are archived")
     with snapshots.unchanged(), refusal:
         sum_hours_again(old, read_now())
+
+
+def test_days_whose_hours_have_left_are_not_summed_again(
+    place: Path, old: datetime, tenant: Tenant, settings: LazySettings
+) -> None:
+    """Their generations are still there, so the days alone could be."""
+    archive.make_old(tenant, old, cost_nano=5)
+    add_hour(hour_of(old))
+    add_hour(hour_of(read_now()) - 3 * HOUR)
+    archive.divide_since(HourlyUsage.partitioning, old)
+    settings.RETENTION_DAYS = {"hours": 31}
+    assert archive_due() > 0
+    before = snapshots.everything()
+    with pytest.raises(CommandError, match=r"hours before 20.* are archived") as refusal:
+        call_command("sum_usage", f"--from={old:%Y-%m-%d}", f"--to={old:%Y-%m-%d}")
+    assert refusal.value.returncode == 1
+    assert snapshots.everything() == before
 
 
 def test_a_departure_is_never_changed_and_an_altered_one_never_restored(

@@ -123,6 +123,20 @@ def test_a_range_that_ends_before_it_begins_is_refused(
         sum_again(capsys, now, now - DAY)
 
 
+def test_the_ends_of_the_calendar_are_days(
+    tenant: Tenant, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(tenant, timezone.now() - 50 * HOUR, cost_nano=5)
+    roll_up_usage()
+    roll_up_hours()
+    right = sums()
+    DailyUsage.objects.update(cost_nano=99)
+    HourlyUsage.objects.update(cost_nano=99)
+    call_command("sum_usage", "--from=0001-01-01", "--to=9999-12-31", json=True)
+    assert json.loads(capsys.readouterr().out)["days"] == UsageDay.objects.count()
+    assert sums() == right
+
+
 def test_a_day_has_the_rows_of_an_organization_together(tenant: Tenant) -> None:
     """A report on one organization reads few pages, and none of its end users."""
     now = timezone.now()
