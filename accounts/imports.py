@@ -40,6 +40,7 @@ MEMBERS: Final = "members"
 KEYS: Final = "keys"
 _OUTPUT_HEADER: Final = ("name", "email", "workspace", "hash", "key")
 _MOST_DOLLARS: Final = 1_000_000_000
+_NANO: Final = Decimal("1e-9")
 # Existing secrets are unique among all organizations.
 _LOCK_SECRETS: Final = "SELECT pg_advisory_xact_lock(hashtextextended('causeway_secrets', 0))"
 
@@ -271,10 +272,11 @@ def _read_limit(limit: str | float | None) -> tuple[int | None, list[str]]:
     if limit is None:
         return None, []
     try:
-        nano = Decimal(str(limit)).scaleb(9)
-        if nano == int(nano) and 0 <= nano <= _MOST_DOLLARS * 10**9:
-            return int(nano), []
-    except (InvalidOperation, ValueError, OverflowError):
+        dollars = Decimal(str(limit))
+        # The size comes first: no context holds the largest exponents.
+        if 0 <= dollars <= _MOST_DOLLARS and dollars == (nano := dollars.quantize(_NANO)):
+            return int(nano.scaleb(9)), []
+    except InvalidOperation:
         pass
     return None, [f"limit: must be USD from 0 to {_MOST_DOLLARS}, with at most 9 decimals"]
 

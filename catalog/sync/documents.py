@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from decimal import Context, Decimal
+from decimal import Context, Decimal, InvalidOperation
 from typing import Any, Final, NoReturn
 
 from config.api.scanning import BoundExceeded, Bounds, DuplicateKey, scan
@@ -53,7 +53,10 @@ def read_json(data: bytes) -> dict[str, Any]:
 
 def _read_decimal(text: str) -> Decimal:
     _require_short(text)
-    return Decimal(text)
+    try:
+        return Decimal(text)
+    except InvalidOperation:  # an exponent beyond those of Decimal
+        raise UnreadableList("The list has a number that is out of range.") from None
 
 
 def _read_integer(text: str) -> int:
@@ -91,6 +94,7 @@ def rate_text(value: Any, *, per: int = 0) -> str:
     if number.adjusted() - per >= _DIGITS:
         raise InvalidRow("is 1,000,000 or more")
     exact = number.scaleb(-per, _EXACT).normalize(_EXACT)
-    if -int(exact.as_tuple().exponent) > _DECIMALS:
+    # The smallest numbers would become 0.
+    if not exact or -int(exact.as_tuple().exponent) > _DECIMALS:
         raise InvalidRow(f"has more than {_DECIMALS} decimals")
     return plain_digits(exact)

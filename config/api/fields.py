@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -159,7 +160,11 @@ class NumberField(serializers.FloatField):
     def to_internal_value(self, data: Any) -> Any:
         if not isinstance(data, int | float | Decimal) or isinstance(data, bool):
             self.fail("invalid")
-        return super().to_internal_value(float(data))
+        try:
+            number = float(data)
+        except OverflowError:  # an integer of more than 308 digits
+            number = math.inf if data > 0 else -math.inf
+        return super().to_internal_value(number)
 
 
 class ClosedObjectField(serializers.DictField):

@@ -8,7 +8,7 @@ import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 from urllib.parse import unquote
 from uuid import UUID
@@ -250,11 +250,7 @@ class Reader:
 
     def _read_number(self, text: str, place: Place) -> bytes | None:
         """Reads the digits of a number, also those that its exponent adds."""
-        plain = text
-        if "e" in text or "E" in text:
-            number = Decimal(text)
-            if abs(number.adjusted()) <= _MAX_EXPONENT:
-                plain = f"{number:f}"
+        plain = _write_out(text) if "e" in text or "E" in text else text
         if place.is_parameter and sum(map(str.isdecimal, plain)) < DATA_DIGITS:
             return None
         if self._screen_text(text) is None and (plain == text or self._screen_text(plain) is None):
@@ -573,6 +569,15 @@ def _decode_name(raw: bytes) -> str:
     except msgspec.DecodeError:
         # Half a character behind an escape: no other name equals it.
         return raw.decode()
+
+
+def _write_out(number: str) -> str:
+    """Returns a number with the digits that its exponent adds, unless there are too many."""
+    try:
+        value = Decimal(number)
+    except InvalidOperation:  # an exponent beyond those of Decimal
+        return number
+    return f"{value:f}" if abs(value.adjusted()) <= _MAX_EXPONENT else number
 
 
 def _make_pseudonym(text: str, guardrail_id: UUID) -> str:

@@ -267,7 +267,7 @@ def _read_cost(value: Any, *, per: int = 0) -> Decimal | None:
     if isinstance(value, str) and value.startswith("-"):
         sign, value = -1, value[1:]
     elif isinstance(value, int | Decimal) and value < 0:
-        sign, value = -1, -value
+        sign, value = -1, Decimal(value).copy_abs()
     try:
         return sign * Decimal(rate_text(value, per=per))
     except InvalidRow as exc:

@@ -422,11 +422,13 @@ class _ValueField(serializers.Field[Any, Any, Any, Any]):
         if isinstance(data, int | Decimal) and not isinstance(data, bool):
             number = Decimal(data)
             exponent = number.as_tuple().exponent
-            if abs(number) > _MAX_NUMBER or not isinstance(exponent, int):
+            is_small = -_MAX_NUMBER <= number <= _MAX_NUMBER
+            if not is_small or not isinstance(exponent, int):
                 raise ValidationError(f"Must be from {-_MAX_NUMBER} to {_MAX_NUMBER}.")
             if exponent < -_MAX_DECIMALS:
                 raise ValidationError(f"Must have at most {_MAX_DECIMALS} decimals.")
-            return number
+            # A zero may have any exponent.
+            return number or Decimal(0)
         raise ValidationError("Must be a string, a number or a list of them.")
 
 

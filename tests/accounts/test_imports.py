@@ -192,6 +192,32 @@ def test_a_file_of_keys_is_refused_as_a_whole(tenant: Tenant, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
+    "limit",
+    [
+        "1e999999", "1e9999999", "-1e9999999", "1e-9999999", "1e999999999999999999",
+        "1e99999999999999999999", "NaN", "sNaN", "Infinity", "0.0000000001", "1000000000.1",
+    ],
+)  # fmt: skip
+def test_a_limit_of_any_exponent_is_a_problem_of_its_line(
+    tenant: Tenant, tmp_path: Path, limit: str
+) -> None:
+    problem = "limit: must be USD from 0 to 1000000000, with at most 9 decimals"
+    file = write(tmp_path, f"name,limit\nada,{limit}\nbob,5\n")
+    found = refuse("import_keys", tenant.organization.pk, file, "--output", tmp_path / "keys.csv")
+    assert found == [f"line 2: {problem}"]
+    assert not ApiKey.objects.filter(name="ada").exists()
+
+
+@pytest.mark.parametrize(("limit", "nano"), [("0e999999999", 0), ("1E3", 10**12), ("-0", 0)])
+def test_a_limit_may_have_an_exponent(
+    tenant: Tenant, tmp_path: Path, limit: str, nano: int
+) -> None:
+    file = write(tmp_path, f"name,limit\nada,{limit}\n")
+    run("import_keys", tenant.organization.pk, file, "--output", tmp_path / "keys.csv")
+    assert ApiKey.objects.get(name="ada").limit_nano == nano
+
+
+@pytest.mark.parametrize(
     ("key", "is_taken"),
     [("k" * 19, False), ("k" * 20, True), ("~" * 512, True), ("k" * 513, False)]
     + [("k" * 20 + odd, False) for odd in (" k", "é", "\x7f", ",")],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,12 @@ def test_a_vanishing_endpoint_is_a_risk_and_a_new_one_is_none() -> None:
     assert gone.risk == "vanishes"
     made = find_changes({}, {"pricing": {"prompt": "9"}})
     assert PlanRow("endpoints", "x", "create", made).risks == []
+
+
+def test_a_rise_from_the_lowest_rate_to_the_highest_has_a_percentage() -> None:
+    lowest, highest = {"prompt": f"0.{'0' * 29}1"}, {"prompt": "999999"}
+    [rise] = find_changes({"pricing": lowest}, {"pricing": highest})
+    assert (rise.percent, rise.risk) == (Decimal("9.99999e37"), "10 times the price or more")
 
 
 def test_risky_rows_come_first_and_the_rest_is_a_number(stored: dict[str, Any]) -> None:

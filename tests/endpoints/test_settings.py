@@ -180,6 +180,7 @@ def test_settings_that_fit_nothing_are_refused_by_name(
         ({"estimate": {"Thay": 1.5}}, "settings.estimate.Thay"),
         ({"estimate": {"Thai": 0}}, "settings.estimate.Thai"),
         ({"estimate": {"Thai": "2"}}, "settings.estimate.Thai"),
+        ({"estimate": {"Thai": 10**400}}, "settings.estimate.Thai"),
         ({"estimate": ["Thai"]}, "settings.estimate"),
         ({"colour": None}, "settings.colour"),
         ({"reported_model": ""}, "settings.reported_model"),

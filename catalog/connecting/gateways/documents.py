@@ -146,7 +146,7 @@ def read_json_entries(text: str, names: Iterable[str]) -> list[Any]:
         found = _EntryDecoder(text).decode(text)
     except json.JSONDecodeError as exc:
         raise UnreadableGateway(f"Line {exc.lineno}: not JSON: {exc.msg}.") from None
-    except (RecursionError, ValueError):
+    except (RecursionError, ValueError, InvalidOperation):
         raise UnreadableGateway("The file is nested too deeply, or has a huge number.") from None
     while isinstance(found, Entry):
         found = next((found[name] for name in names if found.get(name) is not None), None)

@@ -7,7 +7,7 @@ that a rise of one rate is seen.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from decimal import ROUND_UP, Decimal
+from decimal import ROUND_UP, Context, Decimal
 from typing import Any, Final, NamedTuple
 
 from catalog.sync.plans.wording import RATES, describe_column, describe_value
@@ -28,6 +28,9 @@ _FALL: Final = -90
 # A rate that is ten times as high has risen by 900 percent.
 _LEAP: Final = 900
 _HUNDRED: Final = 100
+_TENTH: Final = Decimal("0.1")
+# From the lowest rate to the highest, a rise has forty digits.
+_EXACT: Final = Context(prec=80)
 # Why to look twice before a change is applied.
 VANISHES: Final = "vanishes"
 UNPRICED: Final = "has no price"
@@ -149,7 +152,7 @@ def _make_change(
     if not start:
         return Change(column, old, new)
     # Rounded away from zero: what is above a limit stays above it.
-    percent = ((end - start) * _HUNDRED / start).quantize(Decimal("0.1"), ROUND_UP).normalize()
+    percent = ((end - start) * _HUNDRED / start).quantize(_TENTH, ROUND_UP, _EXACT).normalize()
     return Change(column, old, new, percent + 0)
 
 

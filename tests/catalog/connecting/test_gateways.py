@@ -418,6 +418,8 @@ def test_a_name_that_meant_one_provider_says_so(write: Write) -> None:
         ({"api_version": "os.environ/GROQ_KEY_OF_NOBODY"},
          "api_version: the environment variable GROQ_KEY_OF_NOBODY is not set"),
         ({"rpm": 0}, "rpm: must be a number from 1 to 2147483647"),
+        ({"rpm": "1e999999999"}, "rpm: must be a number from 1 to 2147483647"),
+        ({"rpm": "1e99999999999999999999"}, "rpm: must be a number"),
         ({"timeout": "soon"}, "timeout: must be a number"),
         ({"input_cost_per_token": -1}, "input_cost_per_token is negative"),
         ({"model": "openai/strange", "input_cost_per_token": 1},
@@ -437,6 +439,13 @@ def test_an_entry_that_cannot_be_used_is_left_out(
     assert reason in text
     assert report["created"] == counts(0, 0, 0, 0, 0)
     assert snapshots.everything() == before
+
+
+def test_a_file_of_channels_with_a_number_of_any_exponent_is_refused(
+    write: Callable[[str], Path],
+) -> None:
+    with pytest.raises(CommandError, match="has a huge number"):
+        load(write('[{"type": 1e99999999999999999999}]'), source="new-api")
 
 
 @pytest.mark.parametrize(

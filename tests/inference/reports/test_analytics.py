@@ -527,7 +527,23 @@ def test_a_time_without_generations_is_refused_by_name(
     assert named == {f"time_range.{name}" for name in names}
 
 
-@pytest.mark.parametrize("number", ["1e999999", "1e-999999", "1e-31", "0." + "0" * 30 + "1"])
+@pytest.mark.parametrize("number", ["0", "0e999999999", "-0e9999999"])
+def test_a_zero_may_have_any_exponent(management: APIClient, number: str) -> None:
+    answer = ask(
+        management,
+        '{"metrics": ["usage"], "filters": [{"field": "usage", "operator": "gte", "value": '
+        f"{number}}}]}}",
+    )
+    assert answer.status_code == 200, answer.content
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        "1e999999", "-1e9999999", "1e999999999999999999", "1e-999999", "1e-999999999999999999",
+        "1e-31", "0." + "0" * 30 + "1",
+    ],
+)  # fmt: skip
 def test_a_number_of_extreme_size_is_refused(management: APIClient, number: str) -> None:
     answer = ask(
         management,

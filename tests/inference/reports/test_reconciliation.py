@@ -438,6 +438,14 @@ def test_only_what_the_account_pays_counts(books: Books) -> None:
         ("date,model,cost\n2026-11-12,m,-x\n", "line 2: the cost is not a number"),
         ("date,model,cost\n2026-11-12,m,-1e99\n", "line 2: the cost is 1,000,000 or more"),
         ("date,model,cost\n2026-11-12,m,1e99\n", "line 2: the cost is 1,000,000 or more"),
+        (
+            '{"data": [{"start_time": 1, "results": [{"amount": {"value": 1e9999999}}]}]}',
+            "data[0].results[0]: the cost is 1,000,000 or more",
+        ),
+        (
+            '{"data": [{"start_time": 1, "results": [{"amount": {"value": -1e9999999}}]}]}',
+            "data[0].results[0]: the cost is 1,000,000 or more",
+        ),
         ("date,model,cost,currency\n2026-11-12,m,1,EUR\n", "line 2: has a cost in another"),
         ("date,model,amount_value,amount_currency\n2026-11-12,m,1,eur\n", "line 2: has a cost in"),
         (
