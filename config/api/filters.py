@@ -21,6 +21,7 @@ from config.api.params import (
     TextParameter,
     TrackingParameter,
     UUIDParameter,
+    require_single,
 )
 
 
@@ -97,6 +98,13 @@ class StateFilter(StrictFilter):
 
 class StrictFilterSet(FilterSet):  # type: ignore[misc]
     """The filters of one list. A parameter that neither a filter nor a field names is ignored."""
+
+    def is_valid(self) -> bool:
+        """Returns whether all parameters are valid; raises a 400 for one that is sent twice."""
+        if self.is_bound:
+            require_single(self.data, self.base_filters)
+        valid: bool = super().is_valid()
+        return valid
 
     @classmethod
     def read(cls, request: Request) -> dict[str, Any]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from decimal import Decimal
 from typing import Any, ClassVar, Final
 from uuid import UUID
 
 from django import forms
 from django.core import exceptions as django
+from django.http import QueryDict
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 
@@ -178,8 +179,15 @@ class ListParameter(TextParameter):
         return items
 
 
+def require_single(sent: QueryDict, names: Iterable[str]) -> None:
+    """Raises a 400 that names the parameters that are sent twice: one of the values would win."""
+    if repeated := [name for name in names if len(sent.getlist(name)) > 1]:
+        raise ValidationError({name: ["Must be sent once."] for name in repeated})
+
+
 def read_parameter(request: Request, name: str, parameter: QueryParameter) -> Any:
     """Returns the value of one query parameter; raises a 400 that names it."""
+    require_single(request.query_params, [name])
     try:
         return parameter.clean(request.query_params.get(name))
     except django.ValidationError as exc:

@@ -38,7 +38,7 @@ from config.api.filters import (
 )
 from config.api.openapi import operation
 from config.api.pagination import WholeList
-from config.api.params import QueryParameter
+from config.api.params import QueryParameter, require_single
 from config.api.text import NOT_STORABLE
 from config.api.viewsets import OrganizationViewSet
 from config.audit.context import record_reading
@@ -114,6 +114,7 @@ class GenerationViewSet(OrganizationViewSet):
 
     def get_object(self) -> Generation:
         """Returns the generation that the query parameter ``id`` names."""
+        require_single(self.request.query_params, ["id"])
         text = self.request.query_params.get("id")
         if text is None:
             raise ValidationError({"id": ["Is required."]})

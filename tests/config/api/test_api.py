@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
+from tests.support import factories
 from tests.support.database import snapshots
+from tests.support.factories import Tenant
 
 ROUTE = "/api/v1/end-users"
 
@@ -157,3 +159,35 @@ def test_at_most_ten_unknown_fields_are_named_in_100_characters_each(management:
     fields = response.json()["error"]["metadata"]["fields"]
     assert len(fields) == 10
     assert {len(name) for name in fields} == {100}
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "values"),
+    [
+        ("/api/v1/models", "supported_parameters", ("tools", "seed")),
+        ("/api/v1/keys", "offset", ("0", "1")),
+        ("/api/v1/keys", "include_disabled", ("true", "false")),
+        ("/api/v1/activity", "group_by", ("end_user", "end_user")),
+        ("/api/v1/generation", "id", ("gen-1-a", "gen-1-b")),
+    ],
+)
+def test_a_query_parameter_is_sent_once(
+    management: APIClient, path: str, name: str, values: tuple[str, str]
+) -> None:
+    answer = management.get(f"{path}?" + "&".join(f"{name}={value}" for value in values))
+    assert answer.status_code == 400, answer.content
+    assert answer.json()["error"]["metadata"]["fields"] == {name: "Must be sent once."}
+
+
+@pytest.mark.parametrize("last", ["true", "false"])
+def test_a_flag_that_is_sent_twice_deletes_nothing(
+    management: APIClient, tenant: Tenant, last: str
+) -> None:
+    model, provider = factories.make_model(), factories.make_provider()
+    draft = factories.make_draft(tenant, model, provider, base_url="https://api.example.com/v1")
+    path = f"/api/v1/private-endpoints/{draft.pk}?draft_only=true&draft_only={last}"
+    answer = management.delete(path)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["metadata"]["fields"] == {"draft_only": "Must be sent once."}
+    draft.refresh_from_db()
+    assert draft.deleted_at is None
