@@ -74,17 +74,19 @@ class MustStay(Exception):
     """The range cannot leave now; the message says why. Nothing was dropped."""
 
 
-def archive_due() -> int:
+def archive_due(stayed: list[str] | None = None) -> int:
     """Lets everything leave that is older than ``RETENTION_DAYS``; returns the number of ranges.
 
     The oldest range of a kind leaves first. One that must stay keeps the later ones of its kind,
-    because folds follow each other in the order of time.
+    because folds follow each other in the order of time. ``stayed`` gets the names of those whose
+    files could not be stored.
     """
+    stayed = [] if stayed is None else stayed
     due = {kind: list_due(kind, days, read_now()) for kind, days in settings.RETENTION_DAYS.items()}
     _unseal_others(due.values())
     if due and settings.ARCHIVE_PLACE is not None:
         _clear(settings.ARCHIVE_PLACE)
-    return sum(_archive(ranges) for ranges in due.values())
+    return sum(_archive(ranges, stayed) for ranges in due.values())
 
 
 def _clear(place: Place) -> None:
@@ -95,7 +97,7 @@ def _clear(place: Place) -> None:
         logger.warning("unfinished files of the archive stay: %s", exc)
 
 
-def _archive(ranges: list[Range]) -> int:
+def _archive(ranges: list[Range], stayed: list[str]) -> int:
     store = None if settings.ARCHIVE_PLACE is None else open_store(settings.ARCHIVE_PLACE)
     for done, range_ in enumerate(ranges):
         try:
@@ -105,6 +107,7 @@ def _archive(ranges: list[Range]) -> int:
             return done
         except StoreFailed as exc:
             logger.error("%s %s were not archived and stay: %s", range_.kind, range_.name, exc)
+            stayed.append(f"{range_.kind} {range_.name}")
             return done
         logger.info(
             "%s %s have left: %d rows in %d files",

@@ -83,6 +83,19 @@ def _watch_transactions() -> int:
     return 0
 
 
+class _Incomplete(Exception):
+    """A duty has done a part of its work, and logged why the rest must wait."""
+
+
+def _archive_partitions() -> int:
+    """Archives what is due; raises :class:`_Incomplete` with what could not be stored."""
+    stayed: list[str] = []
+    done = archive_due(stayed)
+    if stayed:
+        raise _Incomplete(", ".join(stayed))
+    return done
+
+
 def _clear_sessions() -> int:
     """Deletes sessions that have ended and counters of sign-ins that count nothing any more."""
     return Session.objects.filter(expire_date__lt=Now()).delete()[0] + clear_limits()
@@ -105,7 +118,7 @@ DUTIES: Final = (
     Duty("make_partitions", 3600.0, make_all_ahead),
     Duty("clear_sessions", 3600.0, _clear_sessions),
     Duty("expire_change_sets", 3600.0, expire_due),
-    Duty("archive_partitions", 3600.0, archive_due, own_thread=True),
+    Duty("archive_partitions", 3600.0, _archive_partitions, own_thread=True),
     Duty("sync_price_lists", 86_400.0, sync_due, own_thread=True),
     Duty("propose_estimates", 86_400.0, propose_estimates),
     Duty(CHECK_LEDGER, 86_400.0, check_daily, own_thread=True, waits_first=True),
@@ -254,8 +267,13 @@ def _run_due(duties: Sequence[Duty], stop: threading.Event) -> bool:
             with Lease.objects.hold(
                 duty.name, every_seconds=duty.every_seconds, waits_first=duty.waits_first
             ) as is_held:
-                if is_held and (done := _run(duty, stop)):
-                    logger.info("%s: %d", duty.name, done)
+                # The lease ends as after a success: the rest is due at the next interval.
+                try:
+                    if is_held and (done := _run(duty, stop)):
+                        logger.info("%s: %d", duty.name, done)
+                except _Incomplete as exc:
+                    logger.error("%s is incomplete: %s stay", duty.name, exc)
+                    all_succeeded = False
         except Interrupted:
             logger.info("%s: interrupted; another process may do it at once", duty.name)
         except Exception as exc:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import re
 import resource
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -21,6 +22,7 @@ from django.test.utils import CaptureQueriesContext
 
 from billing import ledger, reviews
 from billing.models import Archived, Excess, Fold, MeterOpening, Opening, Transfer
+from config.management.commands import work
 from config.partitions.tables import list_partitions
 from inference.archive.plans import DirectoryPlace
 from inference.archive.ranges import list_ranges
@@ -204,6 +206,20 @@ def test_nothing_is_dropped_while_the_disk_of_the_archive_is_full(
     assert list_sealed() == set()
     assert archive_due() > 0
     assert archive.verify() == []
+
+
+def test_work_once_fails_if_the_archive_does(
+    place: Path, tenant: Tenant, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A timer that runs it must tell the operator, whose disk fills."""
+    archive.fill(tenant, months()[0] + HOUR)
+    archive.sum_all()
+    [duty] = [each for each in work.DUTIES if each.name == "archive_partitions"]
+    with no_file_larger_than(2_000):
+        assert not work._run_due([duty], threading.Event())
+    assert "archive_partitions is incomplete: generations " in caplog.text
+    # It is due again after its interval, as after a success.
+    assert work._run_due([duty], threading.Event())
 
 
 def test_a_file_of_an_earlier_try_is_used_again_if_it_is_whole(place: Path, tenant: Tenant) -> None:
