@@ -191,7 +191,7 @@ def test_an_endpoint_of_ones_own_provider_is_managed(
     assert call("update_private_provider", "my-rack", body=named).data.display_name == "Rack 7"
     assert call("get_private_provider", "my-rack").data.name == "My Rack"
     assert [each.slug for each in call("list_private_providers").data] == ["my-rack"]
-    factories.make_credential(tenant, PrivateProvider.objects.get())
+    credential = factories.make_credential(tenant, PrivateProvider.objects.get())
     made = call(
         "create_private_endpoint",
         body=models.CreatePrivateEndpointRequest(
@@ -237,6 +237,8 @@ def test_an_endpoint_of_ones_own_provider_is_managed(
     assert call("delete_private_provider", "my-rack").error.code == 409
     assert call("delete_private_endpoint", made.id).data.id == made.id
     assert call("list_private_endpoints").data == []
+    assert call("delete_private_provider", "my-rack").error.code == 409
+    credential.remove()
     assert call("delete_private_provider", "my-rack").data.slug == "my-rack"
 
 

@@ -197,7 +197,9 @@ def test_private_endpoint_page_offers_the_actions_of_its_state(
         "Validate again", "Disable", "Delete",
     ]  # fmt: skip
     operator.post(page(endpoint, "disable"), SUBMIT)
-    assert offered() == ["Edit price", "Limit time", "Fallback", "Pool", "Enable", "Delete"]
+    assert offered() == [
+        "Edit price", "Limit time", "Fallback", "Pool", "Validate again", "Enable", "Delete",
+    ]  # fmt: skip
 
 
 def test_the_place_in_a_pool_is_shown_changed_and_cleared(
