@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from catalog.dialects.base import NativeBody, Operation
+from catalog.dialects.shared.raw import read_text
 from config.api.errors import InvalidRequest
 from inference.filters.definitions import Filters, Finding, are_compiled, work_of
 from inference.filters.places import (
@@ -236,7 +237,7 @@ def _screen_items(reader: Reader, raw: msgspec.Raw, place: Place) -> bytes | Non
     is_changed = False
     for index, item in enumerate(items):
         role = _decode_members(item).get("role", b"null")
-        reader.is_of_user = bytes(role) == b'"user"'
+        reader.is_of_user = read_text(role) == "user"
         if (value := reader.read_value(item, place, depth=1)) is not None:
             items[index] = msgspec.Raw(value)
             is_changed = True

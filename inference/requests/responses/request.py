@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from catalog.capabilities import NativeFormat
 from catalog.dialects.base import NativeBody, Operation
+from catalog.dialects.shared.raw import ESCAPE
 from config.api.errors import InvalidRequest
 from config.api.text import CONTROL_CHARACTERS
 from inference.requests import parsing
@@ -169,7 +170,7 @@ _CHAT_ONLY: Final = ("image_config", "modalities")
 # What the gateway replaces on the way, and the answer repeats as the caller sent it.
 _TOLD: Final = ("user", "safety_identifier", "prompt_cache_key")
 _MARK: Final = b'"' + MARK.encode()
-_TOOLS: Final = b'"tools"'
+_MARKS: Final = (_MARK, b'"tools"', ESCAPE)
 _LOGPROBS: Final = "message.output_text.logprobs"
 # A longer text is not repeated in the answer, whose events would each keep it in memory.
 _ECHO_BYTES: Final = 65_536
@@ -430,7 +431,7 @@ def _read_native(body: bytes, members: _Raws, translated: Translated) -> NativeB
     if "tool_choice" in fields:
         fields["tool_choice"] = keep_callers_choice(fields["tool_choice"])
     items = fields.get("input")
-    if items is not None and (_MARK in body or _TOOLS in bytes(items)):
+    if items is not None and any(mark in bytes(items) for mark in _MARKS):
         kept, dropped = _adapt_items(items)
         fields["input"] = kept
         left_out |= dict.fromkeys(dropped)
@@ -454,11 +455,13 @@ def _adapt_items(raw: msgspec.Raw) -> tuple[msgspec.Raw, list[str]]:
     dropped: list[str] = []
     for item in _decode_items(raw):
         text = bytes(item)
-        if _MARK in text and _is_own_reasoning(_decode_members(text)):
+        # The name of a member may be escaped.
+        members = _decode_members(text) if any(mark in text for mark in _MARKS) else {}
+        if _is_own_reasoning(members):
             dropped.append("input.reasoning")
-        elif _TOOLS in text and not is_unset((inner := _decode_members(text)).get("tools", _Any())):
-            tools, others = keep_callers_tools(inner["tools"])
-            kept.append({**inner, "tools": tools})
+        elif not is_unset(members.get("tools", _Any())):
+            tools, others = keep_callers_tools(members["tools"])
+            kept.append({**members, "tools": tools})
             dropped += others
         else:
             kept.append(item)

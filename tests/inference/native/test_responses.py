@@ -213,6 +213,18 @@ def test_tools_that_the_provider_runs_are_left_out_and_named(site: Site, codex: 
     assert "previous_response_id" not in got
 
 
+def test_the_name_of_a_member_may_be_escaped(site: Site, codex: Upstream) -> None:
+    search, function = {"type": "web_search"}, AGENT["tools"][0]
+    loaded = {"type": "additional_tools", "tools": [search, function]}
+    said = {"type": "message", "role": "user", "content": "Hi"}
+    text = json.dumps(asked([said, loaded], tools=[function]))
+    text = text.replace('"tools": [{"type": "web_search"', r'"tool\u0073": [{"type": "web_search"')
+    headers = {"Content-Type": "application/json"}
+    answer = site.post(None, path=RESPONSES, data=text, headers=headers)
+    assert (answer.status_code, answer.headers["X-Left-Out"]) == (200, "web_search")
+    assert sent(codex)["input"] == [said, {**loaded, "tools": [function]}]
+
+
 def test_offers_alone_leave_no_tools(site: Site, codex: Upstream) -> None:
     offers = [{"type": "web_search"}, {"type": "code_interpreter", "container": {"type": "auto"}}]
     answered(site, asked(tools=offers, tool_choice="auto", parallel_tool_calls=True))
