@@ -766,7 +766,7 @@ def build_call(
         leave_out(fields, candidate.find_unpriced(request) | candidate.find_dearer(request))
     if user is not None:
         fields["user"] = user
-    if max_tokens is not None:
+    if max_tokens is not None and names:
         for name in BOUNDS:
             fields.pop(name, None)
         fields[_bound_name(names, route.supported_parameters)] = max_tokens

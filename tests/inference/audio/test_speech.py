@@ -47,6 +47,14 @@ def test_speech_is_answered_with_its_bytes(site: Site) -> None:
     assert_in_order()
 
 
+def test_a_bound_that_speech_does_not_have_is_not_sent(site: Site) -> None:
+    publish(site, supported_parameters=["voice"])
+    assert speak(site, voice="alloy", max_tokens=100).status_code == 200
+    [sent] = site.dialled()
+    assert sent.body["voice"] == "alloy"
+    assert "max_tokens" not in sent.body
+
+
 @pytest.mark.parametrize(
     ("asked", "sent", "content_type"),
     [
