@@ -50,6 +50,8 @@ _JSON_ONLY: Final = (
 _CHOICES: Final = frozenset(("auto", "none", "required"))
 # Fields that change the answer and that no other format has.
 _LOST: Final = frozenset(("functions", "image_config"))
+# What an answer may be asked to be, besides what the format of a schema says.
+_FORMATS: Final = ("text", "json_object", "json_schema")
 
 
 class _URL(msgspec.Struct):
@@ -350,7 +352,7 @@ def parse_chat(call: Call, target: Constraints, *, has_search: bool = False) -> 
     if search is not None and not has_search:
         raise Untranslatable("This provider's format has no search of the web.")
     response_format = request.response_format
-    schema = None if response_format is None else response_format.json_schema
+    schema = _read_schema(response_format)
     stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
     turns = _order_turns(_parse_turns(request.messages, target), target, call, schema)
     tools = [_parse_tool(tool, target) for tool in functions]
@@ -406,6 +408,16 @@ def _drop_lifetimes(request: _Request) -> None:
 def omit_none(**members: Any) -> dict[str, Any]:
     """Returns the members whose value is not ``None``."""
     return {name: value for name, value in members.items() if value is not None}
+
+
+def _read_schema(response_format: _ResponseFormat | None) -> _JsonSchema | None:
+    """Returns the schema of an answer; raises :class:`Untranslatable` for an unknown type."""
+    if response_format is None:
+        return None
+    if response_format.type not in _FORMATS:
+        kind = response_format.type
+        raise Untranslatable(f"response_format: This provider's format has no {kind!r}.")
+    return response_format.json_schema
 
 
 def unsupported_part(part: Media, provider: str) -> Untranslatable:

@@ -58,6 +58,8 @@ def parts_of(kind: str, turn: Any) -> Any:
         {"web_search_options": 5},
         {"image_config": {"aspect_ratio": "1:1"}},
         {"functions": [{"name": "f"}]},
+        {"response_format": {"type": "grammar", "grammar": 'root ::= "a"'}},
+        {"response_format": {"type": "python"}},
         {"tools": [TOOL], "tool_choice": "some"},
         {"tools": [TOOL], "tool_choice": {"type": "allowed_tools"}},
     ],
