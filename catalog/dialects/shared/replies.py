@@ -329,7 +329,7 @@ def _usage_members(usage: Usage, *, counts_reasoning: bool) -> msgspec.Raw:
         "total_tokens": usage.prompt + usage.completion,
         "prompt_tokens_details": {
             "cached_tokens": usage.cached,
-            "cache_write_tokens": usage.cache_write,
+            "cache_write_tokens": usage.cache_write + usage.cache_write_1h,
         },
     }
     if counts_reasoning or usage.reasoning:
