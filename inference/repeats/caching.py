@@ -92,6 +92,8 @@ def make_cache_key(head: RequestHead, admission: Admission) -> bytes:
         repr(admission.filters).encode(),
         admission.selection.requested.encode(),
         _encode(request.fields),
+        # A preset may have changed them, which no body says.
+        _encode(request.preferences.options),
         b"" if request.native is None else _encode(request.native.fields),
     )
     found = hashlib.sha256()

@@ -31,7 +31,7 @@ from tests.support import factories
 from tests.support.bulkheads.limits import is_early
 from tests.support.database.snapshots import unchanged
 from tests.support.factories import Tenant
-from tests.support.governance import make_guardrail, make_workspace
+from tests.support.governance import make_guardrail, make_preset, make_workspace
 from tests.support.inference.repeats import (
     KEY,
     cache_status,
@@ -98,6 +98,16 @@ def test_a_cached_answer_costs_nothing_and_has_a_generation_of_its_own(kept: Sit
     assert_in_order()
     shown = kept.get(f"/api/v1/generation?id={is_['id']}").json()["data"]
     assert (shown["response_cache_source_id"], shown["total_cost"]) == (was["id"], 0)
+
+
+def test_what_a_preset_sends_to_a_provider_is_a_part_of_the_request(kept: Site) -> None:
+    body = {**kept.chat_body(), "preset": "support"}
+    found = []
+    for number in (1, 1, 2):
+        options = {kept.provider.slug: {"top_k": number}}
+        make_preset(kept.tenant.workspace, provider={"options": options})
+        found.append(cache_status(ask(kept, body)))
+    assert found == ["MISS", "HIT", "MISS"]
 
 
 def test_a_cached_stream_is_a_stream_with_the_new_id(kept: Site) -> None:
