@@ -83,9 +83,11 @@ class Policy:
 
     Providers are named by slug or by display name, in lower case; models by public or canonical
     slug, or as ``author/*``, which names all models of an author. Every allow-list in ``only`` must
-    name the provider. For the other allow-lists ``None`` means any. A request must arrive through a
-    host of ``ingress_regions`` and be served in one of ``served_in``. ``fallback`` is the level of
-    organization, workspace and guardrails for private models; ``None`` if none of them is set.
+    name the provider. For the other allow-lists ``None`` means any. Endpoints of the families in
+    ``no_retention``, and with ``no_free_retention`` free ones, must keep nothing; ``zdr`` demands
+    the same of the gateway itself. A request must arrive through a host of ``ingress_regions`` and
+    be served in one of ``served_in``. ``fallback`` is the level of organization, workspace and
+    guardrails for private models; ``None`` if none of them is set.
 
     ``a & b`` permits what both permit: ``only`` collects the allow-lists of both, other allow-lists
     intersect, and everything else is united. The operation commutes, and each further policy can
@@ -98,6 +100,8 @@ class Policy:
     models: frozenset[str] | None = None
     ignored_models: frozenset[str] = frozenset()
     zdr: frozenset[Family] = frozenset()
+    no_retention: frozenset[Family] = frozenset()
+    no_free_retention: bool = False
     no_training: bool = False
     no_free_training: bool = False
     ingress_regions: frozenset[str] | None = None
@@ -113,6 +117,8 @@ class Policy:
         models: Iterable[str] | None = None,
         ignored_models: Iterable[str] | None = None,
         zdr: bool | Iterable[Family] = False,
+        no_retention: Iterable[Family] = (),
+        no_free_retention: bool = False,
         no_training: bool = False,
         no_free_training: bool = False,
         ingress_regions: Iterable[str] | None = None,
@@ -127,6 +133,8 @@ class Policy:
             models=None if models is None else frozenset(models),
             ignored_models=frozenset(ignored_models) if ignored_models else _NOTHING,
             zdr=frozenset(families) if families else _NOTHING,
+            no_retention=frozenset(no_retention) or _NOTHING,
+            no_free_retention=no_free_retention,
             no_training=no_training,
             no_free_training=no_training or no_free_training,
             ingress_regions=None if ingress_regions is None else frozenset(ingress_regions),
@@ -145,6 +153,8 @@ class Policy:
             models=_both_models(self.models, other.models),
             ignored_models=self.ignored_models | other.ignored_models,
             zdr=self.zdr | other.zdr,
+            no_retention=self.no_retention | other.no_retention,
+            no_free_retention=self.no_free_retention or other.no_free_retention,
             no_training=self.no_training or other.no_training,
             no_free_training=self.no_free_training or other.no_free_training,
             ingress_regions=_both(self.ingress_regions, other.ingress_regions),

@@ -64,8 +64,14 @@ def exclusions(facts: EndpointFacts, policy: Policy) -> tuple[Exclusion, ...]:
             reasons.append(Exclusion.MODEL_NOT_ALLOWED)
         if models & policy.ignored_models:
             reasons.append(Exclusion.MODEL_IGNORED)
-    if not facts.zdr and policy.zdr and Family.of(facts.model_slug) in policy.zdr:
-        reasons.append(Exclusion.RETAINS_DATA)
+    if not facts.zdr and (policy.zdr or policy.no_retention or policy.no_free_retention):
+        family = Family.of(facts.model_slug)
+        if (
+            family in policy.zdr
+            or family in policy.no_retention
+            or (policy.no_free_retention and facts.is_free)
+        ):
+            reasons.append(Exclusion.RETAINS_DATA)
     if facts.trains_on_prompts and (
         policy.no_free_training if facts.is_free else policy.no_training
     ):

@@ -150,13 +150,20 @@ class Guardrail(BaseModel):
 
     @property
     def policy(self) -> Policy:
-        """Returns the limits on models, providers and regions as one policy."""
+        """Returns the limits on models, providers and regions as one policy.
+
+        Nobody states what a provider looks through or publishes: one that keeps nothing does not.
+        """
+        allowed = {Family.GOOGLE: self.allow_safety_retention_google}
+        others = self.allow_safety_retention_other
         return Policy.of(
             only=self.allowed_providers,
             ignore=self.ignored_providers,
             models=self.allowed_models,
             ignored_models=self.ignored_models,
             zdr=[family for family in Family if getattr(self, f"enforce_zdr_{family}")],
+            no_retention=[each for each in Family if allowed.get(each, others) is False],
+            no_free_retention=self.enable_free_model_publication is False,
             no_training=self.enable_paid_model_training is False,
             no_free_training=self.enable_free_model_training is False,
             ingress_regions=self.allowed_data_regions,

@@ -18,7 +18,9 @@ _RESTRICTS: Final[Mapping[Exclusion, Callable[[Policy], bool]]] = {
     Exclusion.PROVIDER_IGNORED: lambda policy: bool(policy.ignore),
     Exclusion.MODEL_NOT_ALLOWED: lambda policy: policy.models is not None,
     Exclusion.MODEL_IGNORED: lambda policy: bool(policy.ignored_models),
-    Exclusion.RETAINS_DATA: lambda policy: bool(policy.zdr),
+    Exclusion.RETAINS_DATA: lambda policy: bool(
+        policy.zdr or policy.no_retention or policy.no_free_retention
+    ),
     Exclusion.TRAINS_ON_DATA: lambda policy: policy.no_training or policy.no_free_training,
     Exclusion.REGION: lambda policy: policy.served_in is not None,
 }

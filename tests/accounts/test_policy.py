@@ -32,6 +32,8 @@ policies = st.builds(
     models=_any_or(MODELS),
     ignored_models=_some(MODELS),
     zdr=st.frozensets(st.sampled_from(Family)),
+    no_retention=st.frozensets(st.sampled_from(Family)),
+    no_free_retention=st.booleans(),
     no_training=st.booleans(),
     no_free_training=st.booleans(),
     ingress_regions=_any_or(REGIONS),
@@ -53,8 +55,8 @@ endpoints = st.builds(
 
 def test_the_strategy_covers_every_field_of_a_policy() -> None:
     assert {field.name for field in fields(Policy)} == {
-        "only", "ignore", "models", "ignored_models", "zdr", "no_training", "no_free_training",
-        "ingress_regions", "served_in", "fallback",
+        "only", "ignore", "models", "ignored_models", "zdr", "no_retention", "no_free_retention",
+        "no_training", "no_free_training", "ingress_regions", "served_in", "fallback",
     }  # fmt: skip
 
 

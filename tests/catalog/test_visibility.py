@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from accounts.policy import Policy
+from accounts.models import Guardrail
+from accounts.policy import Family, Policy
 from catalog.visibility import EndpointFacts, Exclusion, exclusions
 
 OPEN = Policy()
@@ -29,6 +30,9 @@ FACTS = EndpointFacts(
         (Policy.of(ignore=["acme"]), ("provider_ignored",)),
         (Policy.of(ignore=["acme ai"]), ("provider_ignored",)),
         (Policy.of(zdr=True), ("zdr",)),
+        (Policy.of(no_retention=[Family.OTHER]), ("zdr",)),
+        (Policy.of(no_retention=[Family.GOOGLE]), ()),
+        (Policy.of(no_free_retention=True), ()),
         (Policy.of(no_training=True), ("data_collection",)),
         (
             Policy.of(only=["other"], ignore=["acme"], zdr=True, no_training=True),
@@ -43,3 +47,22 @@ def test_exclusions_returns_all_reasons(policy: Policy, reasons: tuple[str, ...]
 def test_exclusions_accepts_an_endpoint_that_meets_a_strict_policy() -> None:
     strict = Policy.of(zdr=True, no_training=True)
     assert exclusions(replace(FACTS, zdr=True, trains_on_prompts=False), strict) == ()
+
+
+@pytest.mark.parametrize(
+    ("switch", "slug", "is_free", "others"),
+    [
+        ("allow_safety_retention_google", "google/gemini", False, "acme/falcon"),
+        ("allow_safety_retention_other", "acme/falcon", False, "google/gemini"),
+        ("enable_free_model_publication", "acme/falcon", True, "acme/falcon"),
+    ],
+)
+def test_a_switch_of_a_guardrail_leaves_what_keeps_nothing(
+    switch: str, slug: str, is_free: bool, others: str
+) -> None:
+    policy = Guardrail(**{switch: False}).policy
+    facts = replace(FACTS, model_slug=slug, is_free=is_free)
+    assert exclusions(facts, policy) == ("zdr",)
+    assert exclusions(replace(facts, zdr=True), policy) == ()
+    assert exclusions(replace(facts, model_slug=others, is_free=False), policy) == ()
+    assert exclusions(facts, Guardrail(**{switch: True}).policy) == ()

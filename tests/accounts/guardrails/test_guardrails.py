@@ -162,6 +162,8 @@ def test_create_stores_every_field(management: APIClient, tenant: Tenant) -> Non
         only=["acme", "globex"],
         models=["acme/falcon-2026-01-01", "acme/kestrel-2026-01-01"],
         ignored_models=["acme/kestrel-2026-01-01"],
+        no_retention=Family,
+        no_free_retention=True,
         no_training=True,
         ingress_regions=["us", "europe"],
     )
