@@ -431,7 +431,7 @@ def _read_native(body: bytes, members: _Raws, translated: Translated) -> NativeB
     if "tool_choice" in fields:
         fields["tool_choice"] = keep_callers_choice(fields["tool_choice"])
     items = fields.get("input")
-    if items is not None and any(mark in bytes(items) for mark in _MARKS):
+    if items is not None and _is_marked(bytes(items)):
         kept, dropped = _adapt_items(items)
         fields["input"] = kept
         left_out |= dict.fromkeys(dropped)
@@ -455,8 +455,7 @@ def _adapt_items(raw: msgspec.Raw) -> tuple[msgspec.Raw, list[str]]:
     dropped: list[str] = []
     for item in _decode_items(raw):
         text = bytes(item)
-        # The name of a member may be escaped.
-        members = _decode_members(text) if any(mark in text for mark in _MARKS) else {}
+        members = _decode_members(text) if _is_marked(text) else {}
         if _is_own_reasoning(members):
             dropped.append("input.reasoning")
         elif not is_unset(members.get("tools", _Any())):
@@ -466,6 +465,11 @@ def _adapt_items(raw: msgspec.Raw) -> tuple[msgspec.Raw, list[str]]:
         else:
             kept.append(item)
     return msgspec.Raw(_encode(kept)), dropped
+
+
+def _is_marked(text: bytes) -> bool:
+    """Tells whether items may have tools or our own mark; the name of a member may be escaped."""
+    return any(mark in text for mark in _MARKS)
 
 
 def _is_own_reasoning(item: Mapping[str, msgspec.Raw]) -> bool:
