@@ -20,7 +20,7 @@ _NO_KEYS: Final = frozenset(
 )  # fmt: skip
 # What a template of a file has where its key will be.
 _PLACEHOLDER: Final = re.compile(r"\$\w+|\$\{.*\}|\{\{.*\}\}|<.*>")
-_MOST_MODELS: Final = 10_000
+MOST_MODELS: Final = 10_000
 _MOST_SHOWN: Final = 300
 _LONGEST_ID: Final = 255
 _DATED: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:-preview)?")
@@ -144,8 +144,8 @@ class GatewayFile:
         upstream_id = deployment.upstream_id
         if not 1 <= len(upstream_id) <= _LONGEST_ID or CONTROL_CHARACTERS.search(upstream_id):
             self.leave(deployment, "the model's name there must be plain, of 1 to 255 characters")
-        elif len(self.deployments) == _MOST_MODELS:
-            self.leave(deployment, f"the file has more than {_MOST_MODELS:,} models")
+        elif len(self.deployments) == MOST_MODELS:
+            self.leave(deployment, f"the file has more than {MOST_MODELS:,} models")
         else:
             (self.wildcards if "*" in upstream_id else self.deployments).append(deployment)
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from catalog.connecting.gateways.deployments import (
+    MOST_MODELS,
     SHARED,
     Deployment,
     GatewayFile,
@@ -168,6 +169,8 @@ def _read_channel(channel: Entry, kind: _Kind, servers: Servers) -> Iterator[Dep
     names.pop("", None)
     if not names:
         raise NotTaken("models: it names none")
+    if len(names) * len(keys) > MOST_MODELS:
+        raise NotTaken(f"models: with its keys they are more than {MOST_MODELS:,}")
     secrets: dict[str, list[tuple[Secret | None, dict[str, str]]]] = {}
     for name in names:
         other, there = _read_other(channel, server, name), _follow(mapping, name)

@@ -1,4 +1,4 @@
-"""What the files of other gateways say: servers, keys, names and prices, and what is left out."""
+"""Readers of other gateways' files find servers, keys, names and prices, and name the rest."""
 
 from __future__ import annotations
 
@@ -269,3 +269,13 @@ def test_a_name_that_cannot_be_used_leaves_the_others() -> None:
     found = read_channel(1, models=f"gpt-4o,{'x' * 256},gpt-4o-mini")
     assert [each.name for each in found.deployments] == ["gpt-4o", "gpt-4o-mini"]
     assert reasons(found) == ["the model's name there must be plain, of 1 to 255 characters"]
+
+
+def test_a_channel_of_very_many_keys_and_models_is_left_out() -> None:
+    keys = "\n".join(f"{KEY}-{number}" for number in range(101))
+    models = ",".join(f"m-{number}" for number in range(100))
+    found = read_channel(1, key=keys, models=models, channel_info={"is_multi_key": True})
+    assert (found.deployments, reasons(found)) == (
+        [],
+        ["models: with its keys they are more than 10,000"],
+    )
