@@ -1,7 +1,7 @@
 """Ids of generations: they begin with their second, so their order is that of time.
 
-Whoever asks for the ids of a time bounds them by a function of this module: any moment of the
-calendar has its bound, and none is written elsewhere.
+A search by time takes its bounds from the functions of this module, which have one for each moment
+of the calendar. No other module writes a bound.
 """
 
 from __future__ import annotations

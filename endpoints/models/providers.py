@@ -152,9 +152,9 @@ class PrivateProvider(BaseModel):
         return self.deleted_at is None
 
     def own_hosts(self, named: str = "") -> frozenset[str]:
-        """Returns none: whoever may change the address must not send a stored secret there.
+        """Returns no host: the first use of a credential binds it.
 
-        The first use of a credential binds it.
+        A stored secret must not follow an address that its tenant may change.
         """
         return frozenset()
 

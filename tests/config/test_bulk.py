@@ -82,7 +82,7 @@ def test_every_cell_of_a_line_is_quoted_unless_it_is_empty(cells: list[str], lin
 
 
 class Lost(Exception):
-    """What the source of rows raises."""
+    """The error of a source of rows."""
 
 
 def rows_until(count: int) -> Iterator[bytes]:

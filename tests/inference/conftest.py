@@ -12,7 +12,7 @@ from tests.support.inference.site import Site
 
 @pytest.fixture
 def fresh_cache() -> Iterator[None]:
-    """Lets the pages of a test count anew, and those of the next test too."""
+    """Clears the cached counts of pages before and after a test."""
     cache.clear()
     yield
     cache.clear()

@@ -42,7 +42,7 @@ def foreseen(answer: Any) -> list[str]:
 
 
 def serve(site: Site, count: int, **fields: Any) -> None:
-    """Stores so many requests of 300 + 100 tokens for the site's model at its provider."""
+    """Stores ``count`` generations of 300 + 100 tokens for the site's model at its provider."""
     facts = {"model": site.model.slug, "provider_name": site.provider.name}
     for _ in range(count):
         factories.make_generation(

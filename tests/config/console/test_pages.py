@@ -210,7 +210,7 @@ def test_index_offers_only_what_the_operator_may_see(db: None) -> None:
 
 
 def _each(make: Callable[[Organization], object]) -> Callable[[Tenant, int], None]:
-    """Returns what makes so many new organizations, each with a row."""
+    """Returns a function that makes a number of organizations, each with a row."""
 
     def run(tenant: Tenant, count: int) -> None:
         for number in range(count):

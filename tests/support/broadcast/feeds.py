@@ -13,7 +13,7 @@ from tests.support.factories import Tenant
 
 @dataclass
 class Feed:
-    """What a tenant's workspace sends to a receiver, by a duty of its own."""
+    """Sends the generations of a tenant's workspace to a receiver."""
 
     tenant: Tenant
     receiver: TraceReceiver
