@@ -184,9 +184,9 @@ class Tally:
     """Counts the output of one generation as it is relayed."""
 
     __slots__ = (
-        "_allowance", "_allowed", "_alone", "_believed", "_candidate", "_cost", "_costed",
-        "_fee_percent", "_has_finished", "_is_after_output", "_is_final", "_is_last", "_length",
-        "_pictures", "_request", "_text", "at", "finish_reason", "native_finish_reason",
+        "_allowance", "_allowed", "_alone", "_believed", "_candidate", "_characters", "_cost",
+        "_costed", "_fee_percent", "_has_finished", "_is_after_output", "_is_final", "_is_last",
+        "_length", "_pictures", "_request", "_text", "at", "finish_reason", "native_finish_reason",
         "output_bytes", "parts", "reported_cost_nano", "upstream_id", "upstream_model", "usage",
         "usage_body",
     )  # fmt: skip
@@ -203,6 +203,7 @@ class Tally:
         # The cost that the provider itself reports.
         self.reported_cost_nano: int | None = None
         self.output_bytes = 0
+        self._characters = 0
         # The pictures of an answer of chat, which no usage counts.
         self._pictures = 0
         self.usage: Usage | None = None
@@ -216,7 +217,8 @@ class Tally:
         # answer has ended, by its finish reason or its end mark. ``_is_last``: the usage also came
         # in a chunk without choices, so no later usage replaces it.
         self._is_after_output = False
-        # The usages that came without a choice, where several choices were asked for.
+        # The usages that came without a choice after a finish reason, where several choices were
+        # asked for.
         self._alone: list[Usage] = []
         self._is_final = False
         self._is_last = False
@@ -240,6 +242,7 @@ class Tally:
     def add(self, part: Reply | Chunk) -> None:
         """Counts a reply or chunk, and writes both finish reasons into its choices."""
         self.output_bytes += part.output_bytes
+        self._characters += part.characters
         self._pictures += part.pictures
         if part.finish_reason is not None and "choices" in part.fields:
             choices, reason, native = normalize_finish_reasons(part.fields["choices"])
@@ -292,7 +295,7 @@ class Tally:
         were asked for are added up.
         """
         known, is_alone = self.usage, isinstance(part, Chunk) and not part.has_choices
-        if is_alone and self._request.choices > 1:
+        if is_alone and has_finished and self._request.choices > 1:
             self._alone.append(usage)
             if len(self._alone) == self._request.choices:
                 # One for each choice, as llama.cpp's server reports them.
@@ -396,7 +399,7 @@ class Tally:
 
     def _count_all(self, usage: Usage) -> Count | None:
         """Estimates the completion of a usage that can cover only one of several choices."""
-        if usage.completion * CHARACTERS_PER_TOKEN >= self.output_bytes:
+        if usage.completion * CHARACTERS_PER_TOKEN >= self._characters:
             return None
         completion = max(usage.completion, self.estimate().completion)
         return Count(replace(usage, completion=completion), True)

@@ -19,13 +19,6 @@ from inference.requests.schemas import ProviderPreferences
 
 Fields = Mapping[str, msgspec.Raw]
 _TEXT_ONLY: Final[frozenset[str]] = frozenset()
-# All bytes but ASCII letters and digits, and the first byte of any other character that is no
-# symbol or punctuation: tokenizers have tokens for long runs of these.
-_UNCOUNTED: Final = bytes(
-    each
-    for each in range(256)
-    if not (each < 0x80 and chr(each).isalnum()) and (each < 0xC3 or each == 0xE2)
-)
 # The escapes of characters that have fewer than three bytes in UTF-8, or are half of a pair.
 _SHORT: Final = re.compile(rb"\\u(?:0[0-7]|[dD][89a-fA-F])")
 _ASCII: Final = re.compile(rb"\\u00[0-7]")
@@ -40,8 +33,6 @@ TOKEN_BYTES: Final = 2
 _TEXTS: Final = frozenset((b"", b'"text"', b'"refusal"'))
 # The fields of which the model is shown the text; of others it is shown their JSON.
 _TEXTS_OF: Final = frozenset(("messages", "prompt", "input", "query", "documents", "suffix"))
-# The escapes of line ends and the like, whose letters are none.
-_BLANKS: Final = (rb"\n", rb"\t", rb"\r", rb"\f", rb"\b")
 _UNKNOWN: Final = Medium("file")
 
 
@@ -265,19 +256,6 @@ def find_media(
     """Yields the parts of contents that are not text."""
     for content in contents:
         yield from (part for part in content if bytes(part.get("type", b"")) not in _TEXTS)
-
-
-def count_characters(text: msgspec.Raw | bytes) -> int:
-    """Returns the letters and digits of a JSON text; an escaped character counts once.
-
-    Tokenizers join spaces, line ends, and runs of signs, so these say nothing about the tokens that
-    a text has at least.
-    """
-    raw = bytes(text)
-    count = len(raw.translate(None, _UNCOUNTED))
-    if b"\\" in raw:
-        count -= sum(map(raw.count, _BLANKS)) + 4 * raw.count(b"\\u") + raw.count(b"\\u2")
-    return max(count, 0)
 
 
 _VALUES: Final = (b'"', b"{")

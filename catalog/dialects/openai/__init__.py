@@ -45,7 +45,7 @@ from catalog.dialects.openai.stream import ChoicesParser
 from catalog.dialects.openai.transcriptions import parse_transcription
 from catalog.dialects.shared.credentials import host_of_url
 from catalog.dialects.shared.images.pictures import shows_images
-from catalog.dialects.shared.raw import LONG_BYTES, is_null
+from catalog.dialects.shared.raw import LONG_BYTES, count_characters, is_null
 from config.egress import OutboundRequest
 
 
@@ -88,6 +88,7 @@ def _build_reply(members: dict[str, Any], choices: list[Choice], notes: set[str]
         usage=parse_usage(members) if "usage" in members else find_usage(members),
         finish_reason=find_finish_reason(choices) or ("stop" if output_bytes else None),
         output_bytes=output_bytes,
+        characters=measure_choices(choices, count_characters) if choices[1:] else 0,
         upstream_id=read_text(members, "id"),
         choices=len(choices),
         notes=frozenset(notes),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
@@ -59,6 +60,27 @@ _REASONS: Final = {
 }
 
 
+class _Named(msgspec.Struct):
+    """What a model writes of a call: its name, and its arguments or a custom tool's input."""
+
+    name: msgspec.Raw = msgspec.Raw()
+    arguments: msgspec.Raw = msgspec.Raw()
+    input: msgspec.Raw = msgspec.Raw()
+
+
+class _Call(_Named):
+    function: _Named | None = None
+    custom: _Named | None = None
+
+    @property
+    def written(self) -> list[msgspec.Raw]:
+        parts = [part for part in (self, self.function, self.custom) if part is not None]
+        return [raw for part in parts for raw in (part.name, part.arguments, part.input)]
+
+
+_decode_calls = msgspec.json.Decoder(list[_Call]).decode
+
+
 class Delta(msgspec.Struct):
     """The parts of a delta or message that count as output."""
 
@@ -72,15 +94,18 @@ class Delta(msgspec.Struct):
     images: msgspec.Raw = msgspec.Raw()
 
     @property
-    def size(self) -> int:
-        total = 0 if self.tool_calls == NULL else len(self.tool_calls)
+    def texts(self) -> list[msgspec.Raw]:
+        """What the model has written: its texts, and the names and arguments of its calls."""
         # Servers that send two names of the reasoning repeat the same text.
         names = (self.reasoning, self.reasoning_content, self.reasoning_text, self.thinking)
-        reasoning = next((raw for raw in names if raw and not is_empty(raw)), None)
-        for text in (self.content, reasoning, self.refusal):
-            if text:
-                total += measure_value(text)
-        return total
+        reasoning = next((raw for raw in names if raw and not is_empty(raw)), NULL)
+        texts = [self.content, reasoning, self.refusal]
+        if self.tool_calls and self.tool_calls != NULL:
+            try:
+                texts += [raw for call in _decode_calls(self.tool_calls) for raw in call.written]
+            except (msgspec.DecodeError, RecursionError):
+                texts.append(self.tool_calls)
+        return texts
 
     @property
     def is_marked(self) -> bool:
@@ -217,14 +242,18 @@ def _read_reason(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def measure_choices(choices: list[Choice]) -> int:
+def measure_choices(
+    choices: list[Choice], measure: Callable[[msgspec.Raw], int] = measure_value
+) -> int:
+    """Returns the sum of a measure over all texts of some choices: their bytes if not another."""
     total = 0
     for choice in choices:
         part = choice.delta or choice.message
-        if part is not None:
-            total += part.size
+        for text in () if part is None else part.texts:
+            if text:
+                total += measure(text)
         if choice.text:
-            total += measure_value(choice.text)
+            total += measure(choice.text)
     return total
 
 

@@ -26,6 +26,7 @@ from catalog.dialects.openai.members import (
     read_text,
 )
 from catalog.dialects.openai.repair import CALL_REASONS, Repairs
+from catalog.dialects.shared.raw import count_characters
 from catalog.dialects.shared.replies import (
     WITHOUT_DATA,
     WITHOUT_LINE_END,
@@ -276,7 +277,8 @@ class ChoicesParser:
     def _note_frame(self, event: bytes, fields: dict[str, msgspec.Raw], *, is_blank: bool) -> None:
         """Stores the bytes around the choices of an event without a usage."""
         self._before = self._head = b""
-        if is_blank or fields.get("usage", NULL) != NULL:
+        # The choices of several may have a usage each, by which all their texts are measured.
+        if is_blank or self._allowed > 1 or fields.get("usage", NULL) != NULL:
             return
         before, _, after = event.partition(bytes(fields["choices"]))
         # JSON parsers use the last of several equal keys, so the key must occur only once.
@@ -356,6 +358,7 @@ class ChoicesParser:
             usage=usage,
             finish_reason=finish_reason,
             output_bytes=measure_choices(choices),
+            characters=measure_choices(choices, count_characters) if self._allowed > 1 else 0,
             has_choices=bool(choices),
             upstream_id=read_text(fields, "id"),
             pictures=count_pictures(fields["choices"]) if is_marked else 0,

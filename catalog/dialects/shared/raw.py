@@ -25,6 +25,15 @@ _WHOLE: Final = re.compile(
 ESCAPE: Final = b"\\u00"
 # The values that count as nothing where a server sends two members for the same text.
 _EMPTY: Final = frozenset((b"", b"null", b'""', b"[]", b"{}", b"false", b"0"))
+# All bytes but ASCII letters and digits, and the first byte of any other character that is no
+# symbol or punctuation: tokenizers have tokens for long runs of these.
+_UNCOUNTED: Final = bytes(
+    each
+    for each in range(256)
+    if not (each < 0x80 and chr(each).isalnum()) and (each < 0xC3 or each == 0xE2)
+)
+# The escapes of line ends and the like, whose letters are none.
+_BLANKS: Final = (rb"\n", rb"\t", rb"\r", rb"\f", rb"\b")
 _NULL: Final = msgspec.Raw(b"null")
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.decode
@@ -115,6 +124,19 @@ def measure_value(raw: msgspec.Raw) -> int:
         return len(view) if len(view) > LONG_BYTES else len(_encode(_decode(raw)))
     except msgspec.DecodeError:  # a number out of range
         return len(view)
+
+
+def count_characters(text: msgspec.Raw | bytes) -> int:
+    """Returns the letters and digits of a JSON text; an escaped character counts once.
+
+    Tokenizers join spaces, line ends, and runs of signs, so these say nothing about the tokens that
+    a text has at least.
+    """
+    raw = bytes(text)
+    count = len(raw.translate(None, _UNCOUNTED))
+    if b"\\" in raw:
+        count -= sum(map(raw.count, _BLANKS)) + 4 * raw.count(b"\\u") + raw.count(b"\\u2")
+    return max(count, 0)
 
 
 def _measure_text(text: str) -> int:

@@ -55,8 +55,8 @@ class Output:
     @property
     def size(self) -> int:
         """Returns the size in bytes, from which tokens are estimated when the usage is missing."""
-        calls = len(_encode(self.tool_calls)) if self.tool_calls else 0
-        return len(self.text.encode()) + len(self.reasoning.encode()) + calls
+        called = [text for call in self.tool_calls for text in call["function"].values()]
+        return sum(len(text.encode()) for text in (self.text, self.reasoning, *called))
 
     def message(self) -> dict[str, Any]:
         """Returns the message of a whole reply."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from catalog.dialects.shared.raw import first_byte, is_null
+from catalog.dialects.shared.raw import count_characters, first_byte, is_null
 from catalog.tokens import UNSTATED_LIMITS, TextCounts
 from inference.requests.limits import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS
 from inference.requests.operations.completions import PARAMETERS
@@ -18,7 +18,6 @@ from inference.requests.rows import (
     Fields,
     RequestRow,
     add_value,
-    count_characters,
     count_texts,
     find_media,
     name_models,

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from catalog.dialects.shared.raw import first_byte
+from catalog.dialects.shared.raw import count_characters, first_byte
 from catalog.tokens import TextCounts
 from inference.requests.limits import MAX_CHOICES
 from inference.requests.operations.completions import PARAMETERS
@@ -15,7 +15,6 @@ from inference.requests.rows import (
     Demands,
     Fields,
     RequestRow,
-    count_characters,
     count_inputs,
     name_models,
 )

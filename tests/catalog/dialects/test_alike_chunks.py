@@ -24,7 +24,7 @@ def event(content: str, **after: Any) -> bytes:
 
 
 def read(*events: bytes) -> list[Chunk]:
-    parser = stream_parser(Operation.CHAT, 2)
+    parser = stream_parser(Operation.CHAT)
     return [chunk for each in events for chunk in parser.feed(each)]
 
 
@@ -160,7 +160,7 @@ def test_an_event_that_differs_only_in_its_text_is_read_correctly(text: str) -> 
     "other",
     [
         event("b").replace(b'"b"', b'"b","x":"y"'),
-        event("b").replace(b'"b"', b'"b"}},{"delta":{"content":"c"'),
+        event("b").replace(b'"b"', b'"b"},"x":{"delta":{"content":"c"}'),
         event("b").replace(b'"b"', b'["b"]'),
         event("b").replace(b'"b"', b"null"),
     ],
@@ -170,6 +170,12 @@ def test_text_that_contains_other_json_is_decoded_with_its_choices(other: bytes)
     [alone] = read(other)
     assert choices_of(third) == json.loads(encode(alone.fields["choices"]))
     assert third.output_bytes == alone.output_bytes
+
+
+def test_a_text_that_holds_a_second_choice_ends_the_stream() -> None:
+    second = event("b").replace(b'"b"', b'"b"}},{"delta":{"content":"c"')
+    with pytest.raises(InvalidStream):
+        read(event("a"), event("abc"), second)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +249,7 @@ def test_nothing_after_the_end_mark_is_read() -> None:
 
 
 def test_a_fault_after_plain_repeats_leaves_them_pending() -> None:
-    parser = stream_parser(Operation.CHAT, 2)
+    parser = stream_parser(Operation.CHAT)
     with pytest.raises(InvalidStream):
         parser.feed(b"".join(map(event, "abcd")) + b"data: {\n\n")
     assert flatten(parser.pending)[1] == 4

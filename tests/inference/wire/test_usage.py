@@ -65,9 +65,10 @@ def pictured(count: int) -> bytes:
     return json.dumps({"choices": [choice], "usage": usage()}).encode()
 
 
-def several(usage: Any, size: int) -> bytes:
+def several(usage: Any, text: str = "", **more: Any) -> bytes:
     choices = [
-        {"index": at, "message": {"content": "x" * size}, "finish_reason": "stop"} for at in (0, 1)
+        {"index": at, "message": {"content": text, **more}, "finish_reason": "stop"}
+        for at in (0, 1)
     ]
     return json.dumps({"choices": choices, "usage": usage}).encode()
 
@@ -235,9 +236,20 @@ ROWS: Final = {
         pictured(2), COUNTS, PLAIN + 80_000_000, price=PICTURED),
     "a picture without a price": Row(pictured(1), COUNTS, PLAIN),
     # Several choices at once.
-    "two choices, all counted": Row(several(usage(30, 20), 40), (30, 20), 70_000, choices=2),
+    "two choices, all counted": Row(
+        several(usage(30, 20), "x" * 40), (30, 20), 70_000, choices=2),
     "two choices, the first counted": Row(
-        several(usage(30, 10), 40), (30, 20), 70_000, choices=2, is_estimated=True),
+        several(usage(30, 10), "x" * 40), (30, 20), 70_000, choices=2, is_estimated=True),
+    # Hindi has ten bytes a token, and the JSON around a call has no tokens.
+    "two choices in Hindi": Row(
+        several(usage(30, 20), "नमस्ते दुनिया, आप कैसे हैं?"), (30, 20), 70_000, choices=2),
+    "two choices of calls": Row(several(usage(30, 20), tool_calls=[
+        {"id": "call_" + "0" * 24, "type": "function",
+         "function": {"name": "look", "arguments": '{"a": 1}'}}]), (30, 20), 70_000, choices=2),
+    "two streamed choices in Hindi, one usage": Row(
+        stream(delta("नमस्ते दुनिया, आप कैसे हैं?"), delta("नमस्ते दुनिया, आप कैसे हैं?", index=1),
+               delta("", "stop"), delta("", "stop", index=1), alone(30, 20)),
+        (30, 20), 70_000, choices=2),
     # Streams in OpenAI's format.
     "usage at the end": Row(stream(delta(), delta("", "stop"), alone()), COUNTS, PLAIN),
     "usage beside the reason": Row(
@@ -321,6 +333,15 @@ ROWS: Final = {
     "gemini: streamed": Row(
         stream(gemini({"promptTokenCount": 30, "candidatesTokenCount": 4}), end=b""),
         COUNTS, PLAIN, dialect="gemini"),
+    "gemini: two candidates, counted as they grow": Row(
+        stream(
+            {"candidates": [{"content": {"parts": [{"text": TEXT}]}}],
+             "usageMetadata": {"promptTokenCount": 30, "candidatesTokenCount": 4}},
+            {"candidates": [{"index": 1, "content": {"parts": [{"text": TEXT}]}}],
+             "usageMetadata": {"promptTokenCount": 30, "candidatesTokenCount": 8}},
+            {"candidates": [{"finishReason": "STOP"}, {"index": 1, "finishReason": "STOP"}],
+             "usageMetadata": {"promptTokenCount": 30, "candidatesTokenCount": 20}}, end=b""),
+        (30, 20), 70_000, dialect="gemini", choices=2),
     # Bedrock.
     "bedrock": converse({"inputTokens": 30, "outputTokens": 4}, COUNTS, PLAIN),
     "bedrock: cached": converse(

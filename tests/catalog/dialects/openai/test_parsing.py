@@ -73,6 +73,10 @@ def test_parse_reply_reads_a_text_completion() -> None:
         ({"content": "a", "reasoning": "", "reasoning_content": "def", "refusal": "g"}, 5),
         ({"content": "a", "reasoning": "def", "reasoning_content": "def"}, 4),
         ({"content": None, "tool_calls": None}, 0),
+        ({"tool_calls": [{"function": {"name": "look", "arguments": '{"a": 12}'}}]}, 4 + 9),
+        ({"tool_calls": [{"type": "custom", "custom": {"name": "sh", "input": "ü"}}]}, 2 + 2),
+        ({"tool_calls": [{"id": "c", "name": "look", "arguments": {"a": 1}}]}, 4 + 7),
+        ({"tool_calls": {"id": "c"}}, 10),
         ({"content": [{"type": "text"}]}, 17),
     ],
 )
