@@ -77,6 +77,16 @@ def test_a_wrong_value_is_refused_by_the_name_of_its_variable(
     assert refuse(**environment).startswith(refusal)
 
 
+@pytest.mark.parametrize("name", ["CSRF_TRUSTED_ORIGINS", "CORS_ALLOWED_ORIGINS"])
+def test_names_are_read_without_what_stands_around_them(name: str) -> None:
+    assert read_settings(**{name: " https://a.example, https://b.example,\n"})[name] == [
+        "https://a.example", "https://b.example",
+    ]  # fmt: skip
+    assert read_settings(ALLOWED_HOSTS="a.example, b.example\n")["ALLOWED_HOSTS"] == [
+        "a.example", "b.example",
+    ]  # fmt: skip
+
+
 def test_the_variables_of_a_kubernetes_service_are_no_port() -> None:
     assert read_settings(METRICS_PORT="tcp://10.0.0.7:9090")["METRICS_PORT"] is None
 

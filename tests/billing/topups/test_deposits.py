@@ -132,7 +132,7 @@ def test_concurrent_operators_credit_a_deposit_once(
 
 
 def test_metrics_count_deposits_in_review_and_halted_chains(
-    anonymous: APIClient, chain: Chain, token: Contract
+    anonymous: APIClient, chain: Chain, token: Contract, settings: Any
 ) -> None:
     token.pay(7)
     token.pay(8)
@@ -153,6 +153,9 @@ def test_metrics_count_deposits_in_review_and_halted_chains(
     state.halt(state.cursor, "x")
     matching.dismiss(Deposit.objects.earliest("block_number"), by="x", note="y")
     assert told() == ["causeway_deposits_in_review 1.0", f"causeway_chain_halted{label} 1.0"]
+    # Nobody can resume a chain that the settings no longer name.
+    settings.CHAINS = {}
+    assert told() == ["causeway_deposits_in_review 1.0"]
 
 
 def test_an_error_in_unconfirmed_blocks_is_recorded_and_confirmed_payments_are_credited(

@@ -57,7 +57,8 @@ call = Call(operation=Operation.CHAT, base_url=None, model="m", secret=secret, f
 print(get("bedrock").build(call).headers["Authorization"])
 from botocore.session import get_session
 login = {"aws_access_key_id": "a", "aws_secret_access_key": "b"}
-get_session().create_client("s3", region_name="eu-central-1", **login)
+for name in ("s3", "sts", "sso", "sso-oidc"):  # the last three give a role its credentials
+    get_session().create_client(name, region_name="eu-central-1", **login)
 """
 
 

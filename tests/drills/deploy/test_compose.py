@@ -14,9 +14,12 @@ import yaml
 from django.conf import settings
 from django.core.management import load_command_class
 
+from accounts.webhooks.delivering import LIMITS as DELIVERIES
 from config.environment import find_misspelt
 from config.local.bootstrap import PROJECT
 from config.settings import env
+from inference.broadcast.sender import LIMITS as BROADCASTS
+from tests.drills.deploy.test_units import UNITS, read
 from tests.support.deploy.packages import PODMAN_COMPOSE, run_tool
 
 FOLDER = PROJECT / "docs" / "deploy" / "compose"
@@ -199,13 +202,40 @@ def test_the_script_makes_secrets_once_and_starts_everything(copy: Path) -> None
     assert (copy / ".env").read_text() == "CAUSEWAY_HOST=llm.example.com\n"
 
     assert (copy / "ca").is_dir()
-    (copy / "causeway.env").write_text("LOG_FORMAT=text\n")
+    (copy / "causeway.env").write_text("BYOK_FEE_PERCENT=5\n")
 
     assert start(copy).returncode == 0
-    assert (copy / "causeway.env").read_text() == "LOG_FORMAT=text\n"
+    assert (copy / "causeway.env").read_text() == "BYOK_FEE_PERCENT=5\n"
     assert {path.name: path.read_text() for path in (copy / "secrets").iterdir()} == made
     calls = (copy.parent / "calls").read_text().splitlines()
     assert calls == [f"{copy}: up --detach --build"] * 2
+
+
+def test_another_host_keeps_the_other_lines(copy: Path) -> None:
+    (copy / ".env").write_text("CONSOLE_NETWORKS=192.0.2.0/24\nCAUSEWAY_HOST=a.example\n")
+    assert start(copy, "b.example").returncode == 0
+    lines = (copy / ".env").read_text().splitlines()
+    assert lines == ["CAUSEWAY_HOST=b.example", "CONSOLE_NETWORKS=192.0.2.0/24"]
+
+
+def test_the_script_refuses_settings_that_would_do_nothing(
+    copy: Path, composed: dict[str, Any]
+) -> None:
+    given = composed["services"]["serve"]["environment"]
+    for name in (name for name in given if not name.endswith("_FILE")):
+        (copy / "causeway.env").write_text(f"BYOK_FEE_PERCENT=5\n{name}=x\n")
+        done = start(copy, "b.example")
+        assert (done.returncode, done.stdout) == (2, f"{name}=x\n")
+        assert "compose.yaml sets it" in done.stderr
+    assert not (copy / "secrets").exists()
+    assert not (copy.parent / "calls").exists()
+
+
+def test_work_has_room_for_all_deliveries(composed: dict[str, Any]) -> None:
+    """Each may have a timer and a lookup of a name beside it."""
+    threads = 3 * (DELIVERIES.total + BROADCASTS.total)
+    assert composed["services"]["work"]["deploy"]["resources"]["limits"]["pids"] > 2 * threads
+    assert int(read(UNITS[-1])["TasksMax"]) > 2 * threads
 
 
 def test_the_script_asks_for_a_host_and_makes_nothing_without_one(copy: Path) -> None:

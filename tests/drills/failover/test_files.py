@@ -140,4 +140,28 @@ def test_causeway_goes_through_the_proxy_of_its_host() -> None:
         (FILES / "haproxy.cfg").read_text(),
         re.MULTILINE,
     )
-    assert f"@127.0.0.1:{port}/" in read_environment("causeway.env")["DATABASE_URL"]
+    text = (FILES / "causeway.env").read_text()
+    assert re.findall(r"^# postgres://\S+@([\d.:]+)/", text, re.MULTILINE) == [f"127.0.0.1:{port}"]
+
+
+def test_the_units_serve_where_the_proxies_ask_and_keep_their_own_secrets() -> None:
+    units = FILES.parent / "systemd"
+    for unit in ("causeway-serve.service", "causeway-work.service"):
+        text = (units / unit).read_text()
+        own = {
+            name.removesuffix("_FILE")
+            for name in re.findall(r"^Environment=(\w+)=", text, re.MULTILINE)
+        }
+        given = {name.removesuffix("_FILE") for name in read_environment("causeway.env")}
+        assert own & given == set()
+    asked = re.findall(
+        r"^    server \w+ (\w+\.internal):(\d+)$", (FILES / "haproxy.cfg").read_text(), re.MULTILINE
+    )
+    text = (FILES / "causeway-serve.conf").read_text()
+    [none, started] = re.findall(r"^ExecStart=(.*)$", text, re.MULTILINE)
+    [before] = re.findall(
+        r"^ExecStart=(.*)$", (units / "causeway-serve.service").read_text(), re.MULTILINE
+    )
+    assert (none, started) == ("", before.replace("--host 127.0.0.1", "--host 0.0.0.0"))
+    assert {port for _, port in asked if f"--port {port} " in started} == {"8000"}
+    assert [name for name, _ in asked] == ["serve1.internal", "serve2.internal"]
