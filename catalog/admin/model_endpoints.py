@@ -65,12 +65,15 @@ class ModelEndpointForm(ConsoleForm):
     cache_read = TokenRateField(label="Cache read", otherwise="the prompt rate")
     cache_write = TokenRateField(label="Cache write", otherwise="the prompt rate")
     image_output = TokenRateField(label="Generated image", otherwise="the completion rate")
+    # The price version that the page showed: nobody brings an older one back unseen.
+    basis = forms.IntegerField(label="", required=False, widget=forms.HiddenInput)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if not self.instance._state.adding:
             for name in RATES:
                 self.initial[name] = getattr(self.instance.price, name)
+            self.initial["basis"] = self.instance.price_id
 
     def clean_abilities(self) -> dict[str, Any]:
         """Refuses members that a catalogue file may not have either."""
@@ -121,7 +124,7 @@ class ModelEndpointAdmin(CatalogueAdmin):
             "List price",
             ("prompt", "completion"),
             *_OTHER_RATES,
-            "rules",
+            ("rules", "basis"),
             note="A change creates a new price version. Earlier generations keep "
             "their price. Further rates, and rates under conditions, have a page of their own: "
             "Edit price.",
@@ -207,11 +210,12 @@ class ModelEndpointAdmin(CatalogueAdmin):
 
     def describe_form(self, form: Any) -> list[Any]:
         """Returns the changed rates per million tokens with their percents, then the rest."""
-        rest = [describe_field(form, name) for name in form.changed_data if name not in RATES]
+        shown = [name for name in form.changed_data if name not in (*RATES, "basis")]
+        rest = [describe_field(form, name) for name in shown]
         if form.instance._state.adding:
             return [*list_terms(form.price, {}), *rest]
         return [*find_price_changes(form.instance.price.price, form.price), *rest]
 
     def change(self, request: HttpRequest, obj: Any, form: Any) -> None:
         super().change(request, obj, form)
-        obj.reprice(form.price)
+        obj.reprice(form.price, basis=form.cleaned_data["basis"])

@@ -61,6 +61,7 @@ def create_alias(*, organization_id: UUID | None, name: str, targets: Sequence[s
 def edit_alias(alias: ModelAlias, **changes: Any) -> bool:
     """Changes the name or the targets; returns whether anything changed.
 
+    Targets that it has already stay, also without a model: requests pass them over.
     Raises the errors of :func:`create_alias`, and :class:`AliasNotFound` if it is gone.
     """
     with transaction.atomic():
@@ -71,7 +72,8 @@ def edit_alias(alias: ModelAlias, **changes: Any) -> bool:
             raise AliasNotFound from None
         name = changes.get("name", alias.name)
         targets = changes.get("targets", alias.targets)
-        check_alias(name, targets, known=known_models((name, *targets), alias.organization_id))
+        known = known_models((name, *targets), alias.organization_id)
+        check_alias(name, targets, known=known.union(alias.targets))
         if name != alias.name:
             others = ModelAlias.objects.of_owner(alias.organization_id).exclude(pk=alias.pk)
             if others.filter(name=name).exists():

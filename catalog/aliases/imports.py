@@ -104,12 +104,15 @@ def _read_rows(lines: Iterable[bytes], organization_id: UUID | None) -> dict[str
     known = known_models(
         {name for _, row in rows for name in (row.name, *row.targets)}, organization_id
     )
+    stored = dict(ModelAlias.objects.of_owner(organization_id).values_list("name", "targets"))
     first: dict[str, int] = {}
     found: dict[str, list[str]] = {}
     for line, row in rows:
         if row.name in first:
             problems.add(line, f"the same name as line {first[row.name]}")
-        elif problem := find_problem(row.name, row.targets, known=known):
+        elif row.targets != (present := stored.get(row.name, [])) and (
+            problem := find_problem(row.name, row.targets, known=known.union(present))
+        ):
             problems.add(line, problem)
         first.setdefault(row.name, line)
         found.setdefault(row.name, row.targets)

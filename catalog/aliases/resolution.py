@@ -91,7 +91,8 @@ class AliasTable:
             if (alias := self.exact.get(form.text)) is not None:
                 return alias, form.variants
         for pattern in self.patterns:
-            for form in forms:
+            # The shortest first: a ``*`` at the end would take the variants for a part of the name.
+            for form in reversed(forms):
                 if pattern.matches(form.text):
                     return pattern.alias, form.variants
         return None

@@ -558,6 +558,11 @@ class ModelEndpoint(TimeLimitedModel, ListedRow):
         return True
 
 
+# The columns of a change that belong to a price: rates, what bounds their units, and what a list
+# states that nobody can charge.
+_OF_PRICES = ("pricing", "most_units_of ", "uncharged")
+
+
 class CatalogProposal(StatefulModel):
     """A change of one endpoint that a price list or reported usage suggests, and a person decides.
 
@@ -624,7 +629,7 @@ class CatalogProposal(StatefulModel):
     @property
     def required_permission(self) -> str:
         """The permission to decide: that of prices, or that of the catalogue's other columns."""
-        is_price = all(str(change["column"]).startswith("pricing") for change in self.changes)
+        is_price = all(str(change["column"]).startswith(_OF_PRICES) for change in self.changes)
         return "catalog.change_modelendpoint" if is_price else "catalog.add_modelendpoint"
 
     def approve(self, *, by: str) -> None:

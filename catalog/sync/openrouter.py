@@ -94,6 +94,9 @@ def _read_pricing(pricing: Any) -> dict[str, Any]:
     rates = read_rates(pricing, _RATES)
     if not FREE.keys() <= rates.keys():
         return {}
+    # A share that is taken off every rate.
+    if rate := read_rates(pricing, {"discount": "discount"}):
+        rates |= rate
     overrides = pricing.get("overrides")
     if isinstance(overrides, list) and overrides:
         rates["overrides"] = [_read_override(one) for one in overrides]

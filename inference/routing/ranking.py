@@ -21,8 +21,9 @@ between endpoints whose earlier members are equal:
    9  endpoint_id          keeps the order of equals the same everywhere
 ====  ===================  =====================================================================
 
-An endpoint that ``order`` names keeps its place however healthy it is: members 1, 4 and 7 are 0
-for it. Without fallbacks a private endpoint that is down still comes before public endpoints.
+An endpoint that ``order`` names keeps its place however healthy it is: member 1 is 0 for it, and
+its health decides only between those of one place. Without fallbacks a private endpoint that is
+down still comes before public endpoints.
 """
 
 from __future__ import annotations
@@ -154,8 +155,6 @@ class Ranking:
         tier = (_TIERS if self._may_fall_back else _TIERS_ALONE)[health.state]
         order_position = self._find_in_order(route) if self._order else 0
         is_named = order_position < len(self._order)
-        if is_named:
-            tier = 0
         is_down = tier == _DOWN and (self._may_fall_back or not route.is_private)
         misses_preference = False
         if (self._latency or self._throughput) and not is_named:
@@ -185,8 +184,9 @@ class Ranking:
         sort: str | None = None
         if not self._order:
             sort = self._sort or (_sort_of(variants) if variants else None)
-            if sort is None and route.is_private and self._pools is not None:
-                return self._pools.measure(route)
+        if sort is None and route.is_private and self._pools is not None:
+            return self._pools.measure(route)
+        if not self._order:
             sort = sort or self._default_sort
         price = route.price.of_text
         if sort is None and self._seed is not None:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
-from accounts.policy import Policy, RegionNotAllowed
+from accounts.policy import Fallback, Policy, RegionNotAllowed
 from billing.budgets import Budget
 from catalog.visibility import Exclusion
 from config.api.errors import GatewayError
+from inference.routing.candidates import Unusable
 from inference.shadow_counts import GuardrailRefusal
 
 # Whether a policy can be why an endpoint is excluded, by the reason.
@@ -50,6 +51,9 @@ def find_refusing(
             for guardrail_id, policy in policies.items():
                 if _RESTRICTS[reason](policy):
                     return guardrail_id, str(reason)
+    if Unusable.PRIVATE_ONLY in reasons:
+        found = (pk for pk, policy in policies.items() if policy.fallback is Fallback.NONE)
+        return _pair(next(found, None), GuardrailRefusal.OTHER)
     return None
 
 

@@ -14,6 +14,7 @@ from config.credentials import Secret
 from endpoints.models import PrivateEndpoint
 from tests.support import factories
 from tests.support.console import SECRET, change, fingerprint, listing, page
+from tests.support.database import snapshots
 from tests.support.factories import Tenant
 
 FORM = {"name": "Acme AI", "dialect": "openai", "base_url": "https://api.example.com/v1"}
@@ -223,3 +224,18 @@ def test_add_model_endpoint_stores_its_price(operator: Client, db: None) -> None
     assert endpoint.price.subject_id == endpoint.pk
     assert endpoint.price.price.text("image_output") == "0.00003"
     assert endpoint.price.price.text("prompt") == "0.0000025"
+
+
+def test_a_price_that_was_changed_since_is_not_brought_back(operator: Client, db: None) -> None:
+    endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
+    shown = operator.get(page(endpoint)).context["adminform"].form
+    form = {name: shown[name].value() or "" for name in shown.fields}
+    form |= {"is_moderated": "on", "supported_parameters": "", "abilities": "{}"}
+    endpoint.reprice(factories.make_price("0.000007"))
+    with snapshots.unchanged():
+        refused = operator.post(page(endpoint), form, follow=True)
+    assert "The price has changed since this page was opened." in refused.text
+    form["basis"] = str(endpoint.price_id)
+    assert operator.post(page(endpoint), form).status_code == 302
+    endpoint.refresh_from_db()
+    assert (endpoint.is_moderated, endpoint.price.price.text("prompt")) == (True, "0.000001")

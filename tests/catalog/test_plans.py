@@ -130,6 +130,23 @@ def test_a_rate_is_told_in_the_unit_of_price_lists(
 
 
 @pytest.mark.parametrize(
+    ("pricing", "seen"),
+    [
+        ({"image": "0"}, []),
+        # Without the rate, that of the prompt applies.
+        ({"input_cache_read": "0"}, ["pricing.input_cache_read"]),
+        ({"overrides": [{"min_prompt_tokens": 9, "prompt": "0"}]}, ["pricing.prompt above 9"]),
+    ],
+)
+def test_a_rate_of_nothing_is_none_unless_another_one_would_apply(
+    stored: dict[str, Any], pricing: dict[str, Any], seen: list[str]
+) -> None:
+    endpoint = stored["endpoints"][0]
+    changed = {**endpoint, "pricing": {**endpoint["pricing"], **pricing}}
+    assert [change.column for change in find_changes(endpoint, changed)] == seen
+
+
+@pytest.mark.parametrize(
     ("pricing", "risks"),
     [
         ({"prompt": "0.00000999"}, []),

@@ -118,7 +118,7 @@ def find_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]
     return [
         _make_change(column, before, after)
         for column in dict.fromkeys((*after, *before))
-        if _is_different(before.get(column), after.get(column))
+        if _is_different(column, before.get(column), after.get(column))
     ]
 
 
@@ -168,13 +168,14 @@ def _applied(column: str, row: Mapping[str, str | None]) -> str | None:
     return None if otherwise is None else _applied(f"{RATES}{otherwise}", row)
 
 
-def _is_different(old: str | None, new: str | None) -> bool:
-    """Returns whether two values differ; a rate that is 0 equals one that is not stated."""
-    return old != new and not (_is_nothing(old) and _is_nothing(new))
+def _is_different(column: str, old: str | None, new: str | None) -> bool:
+    """Returns whether two values differ.
 
-
-def _is_nothing(value: str | None) -> bool:
-    return value is None or value == "0"
+    A rate that is 0 equals one that is not stated, unless another one applies in its place.
+    """
+    base, _, condition = column.partition(" ")
+    nothing = (None,) if condition or base.removeprefix(RATES) in _OTHERWISE else (None, "0")
+    return old != new and not (old in nothing and new in nothing)
 
 
 def _number(text: str | None) -> Decimal:

@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 from django.test import Client
 
 from catalog.aliases import changes, imports
-from catalog.models import ModelAlias
+from catalog.models import LanguageModel, ModelAlias
 from config.bulk.problems import ImportRefused
 from tests.support import factories
 from tests.support.console import change, fingerprint, listing, page
@@ -79,6 +79,20 @@ def test_a_file_with_a_problem_changes_nothing(tenant: Tenant) -> None:
         "line 7", "line 8", "line 2", "line 3", "line 4", "line 5", "line 6", "line 9",
     ]  # fmt: skip
     assert snapshots.everything() == before
+
+
+def test_a_target_that_has_left_the_catalogue_stays(tenant: Tenant) -> None:
+    owner = tenant.organization.pk
+    imports.apply(owner, lines(("a", ["acme/falcon", "acme/hawk"]), ("b", ["acme/hawk"])))
+    LanguageModel.objects.filter(slug="acme/falcon").delete()
+    exported = [*imports.export(owner)]
+    with snapshots.unchanged():
+        imports.apply(owner, exported)
+    changes.edit_alias(ModelAlias.objects.get(name="a"), name="c")
+    imports.apply(owner, lines(("c", ["acme/falcon"])))
+    assert ModelAlias.objects.get(name="c").targets == ["acme/falcon"]
+    with snapshots.unchanged(), pytest.raises(ImportRefused):
+        imports.apply(owner, lines(("b", ["acme/falcon"])))
 
 
 @pytest.mark.parametrize("count", [1_001, 10_000, 10_001])

@@ -649,7 +649,7 @@ def test_openrouter_sells_models_itself() -> None:
                     "completion": "0.0000015",
                     "image": "0",
                     "web_search": "0.01",
-                    "discount": 0,
+                    "discount": 0.25,
                     "overrides": [{"min_prompt_tokens": 128_000, "prompt": "0.000001"}],
                 },
                 "top_provider": {"max_completion_tokens": 16_384, "is_moderated": False},
@@ -673,6 +673,7 @@ def test_openrouter_sells_models_itself() -> None:
         "prompt": "0.0000005",
         "completion": "0.0000015",
         "web_search": "0.01",
+        "discount": "0.25",
         "overrides": [{"min_prompt_tokens": 128_000, "prompt": "0.000001"}],
     }
     assert offer.model is not None

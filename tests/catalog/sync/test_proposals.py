@@ -306,6 +306,11 @@ def test_finance_decides_prices_and_not_which_endpoints_there_are(
     assert snapshots.everything() == before
     CatalogProposal.objects.all().delete()
     make_proposal(endpoint)
+    row = CatalogProposal.objects.get()
+    # What a list states beside its rates is of the price, too.
+    for column in ("uncharged", "most_units_of search"):
+        row.changes.append({"column": column, "old": None, "new": "9", "percent": None})
+    row.save()
     response = finance.post(url("refuse"), SUBMIT, follow=True)
     assert messages_of(response) == ["The proposal is refused. Nothing was changed."]
     assert LanguageModel.objects.count() == 2

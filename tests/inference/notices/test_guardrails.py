@@ -143,7 +143,9 @@ def test_a_refusal_is_of_the_first_guardrail_that_causes_it() -> None:
     first, second = uuid.uuid4(), uuid.uuid4()
     policies = {
         first: Policy.of(ignored_models=["acme/*"]),
-        second: Policy.of(ignored_models=["globex/*"], zdr=True, ingress_regions=["eu"]),
+        second: Policy.of(
+            ignored_models=["globex/*"], zdr=True, ingress_regions=["eu"], fallback="none"
+        ),
     }
     budget = Budget(Scope.API_KEY, uuid.uuid4(), 1, None, False, None, second)
     limit = Budget(Scope.KEY_LIMIT, uuid.uuid4(), 1, None, False)
@@ -157,6 +159,7 @@ def test_a_refusal_is_of_the_first_guardrail_that_causes_it() -> None:
     cases: list[tuple[GatewayError, tuple[uuid.UUID, str] | None]] = [
         (exclude("model_ignored", "zdr"), (first, "model_ignored")),
         (exclude("zdr"), (second, "zdr")),
+        (exclude("private_only", "no_tools"), (second, "no_endpoint")),
         # The organization's own rules, and needs of the request.
         (exclude("data_collection", "no_tools"), None),
         (refuse(budget={"scope": "api_key"}), (second, "budget")),

@@ -67,6 +67,14 @@ def test_an_alias_is_served_by_its_model(published: Site) -> None:
     }
 
 
+def test_a_pattern_leaves_the_variants_of_a_name(published: Site) -> None:
+    alias(published.tenant, "fal*", "acme/falcon")
+    answer = ask(published, "falcon-9:nitro").json()
+    assert (
+        "stands for acme/falcon:nitro." in answer["openrouter_metadata"]["pipeline"][0]["summary"]
+    )
+
+
 def test_a_stream_names_the_model_that_serves(published: Site) -> None:
     alias(published.tenant, "fast", "acme/falcon")
     events = events_of(ask(published, "fast", stream=True).text)

@@ -9,6 +9,7 @@ import uuid
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,15 @@ def test_a_lower_priority_serves_while_the_higher_is_down_or_full() -> None:
 def test_weights_share_the_requests_of_a_priority() -> None:
     routes = [place("main", 1, weight=95), place("canary", 2, weight=5)]
     assert shares(routes) == {"main": 381, "canary": 19}
+    # A named provider keeps its weights.
+    named = [
+        order(select(routes, order=["main", "canary"], options={"seed": seed}))[0]
+        for seed in range(9)
+    ]
+    assert {*named} == {"main"}
+    one = [replace(each, facts=routes[0].facts) for each in routes]
+    drawn = (select(one, order=["main"], options={"seed": seed}) for seed in range(REQUESTS))
+    assert Counter(found.candidates[0].route.endpoint_id.int for found in drawn) == {1: 381, 2: 19}
     # Without a weight it is 100, and a busy endpoint keeps its share.
     routes = [place("main", 1, max_in_flight=9), place("canary", 2, weight=25)]
     assert shares(routes, {"main": 3}) == {"main": 322, "canary": 78}

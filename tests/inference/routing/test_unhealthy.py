@@ -56,6 +56,13 @@ def test_unhealthy_endpoints_come_last(state: HealthState, expected: str) -> Non
     assert used(planned(routes, order=["a"], options=ill)) == ["operator-a", "operator-b"]
 
 
+def test_health_decides_between_the_endpoints_of_a_named_provider() -> None:
+    dead, well = (route("a", "1", endpoint_id=uuid.UUID(int=number)) for number in (1, 2))
+    ill = ailing(dead.endpoint_id, state=HealthState.OPEN)
+    found = planned([dead, well, route("b", "1")], order=["a"], options=ill)
+    assert [each.route.endpoint_id.int for each in found.candidates][:2] == [2, 1]
+
+
 def test_a_request_without_fallbacks_is_not_used_as_a_probe() -> None:
     routes = [route("a", "1"), route("b", "2")]
     half_open = ailing(routes[0].endpoint_id, state=HealthState.HALF_OPEN)
