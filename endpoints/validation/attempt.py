@@ -15,6 +15,7 @@ from catalog import dialects
 from catalog.capabilities import NativeFormat
 from catalog.dialects.base import Call, Dialect, NativeBody
 from catalog.dialects.shared.credentials import InvalidCredential
+from catalog.models import LanguageModel
 from catalog.operations import OPERATIONS, probed_operations, served_operations
 from config import egress
 from config.api.errors import Forbidden
@@ -151,6 +152,12 @@ def _is_in_use(host: str, organization_id: uuid.UUID, credential: ByokCredential
     return active.filter(validation__credential=credential, validation__host=host).exists()
 
 
+def _may_call(credential: ByokCredential, model: LanguageModel) -> bool:
+    """Returns whether requests for the model use the credential, as in routing."""
+    allowed = credential.allowed_models
+    return allowed is None or not {model.slug, model.canonical_slug}.isdisjoint(allowed)
+
+
 def _find_credential(
     endpoint: PrivateEndpoint,
     workspace: Workspace,
@@ -161,23 +168,27 @@ def _find_credential(
 
     A keyless provider is called without one.
 
-    It is the first that may go to the endpoint's host, as in routing. If none may, it is the first
-    of all, so that the check of the host names it.
+    It is the first that may call the endpoint's model and go to its host, as in routing. If none
+    may go there, it is the first for the model, so that the check of the host names it.
     """
     provider = endpoint.upstream_provider
     if provider.is_keyless:
         return None, NO_SECRET
-    usable = ByokCredential.objects.usable_in(workspace, provider.slug)
-    if trial is not None:
-        usable = usable.filter(pk=trial[0].pk)
-    credentials: list[ByokCredential] = list(usable)
+    usable = list(ByokCredential.objects.usable_in(workspace, provider.slug))
+    credentials: list[ByokCredential] = [
+        each
+        for each in usable
+        if (_may_call(each, endpoint.model) if trial is None else each.pk == trial[0].pk)
+    ]
     if not credentials:
-        raise CheckFailed(
-            "byok_key",
-            Reason.NO_BYOK_KEY,
-            upstream_message=f"The workspace has no credential for {provider.slug}. Store one with "
-            "POST /byok.",
-        )
+        hint = f"The workspace has no credential for {provider.slug}. Store one with POST /byok."
+        if usable and trial is None:
+            hint = (
+                f"No credential of the workspace for {provider.slug} may call "
+                f"{endpoint.model.slug}: its allowed_models name others. Add it with PATCH "
+                "/byok/{id}."
+            )
+        raise CheckFailed("byok_key", Reason.NO_BYOK_KEY, upstream_message=hint)
     credential = credentials[0]
     if endpoint.upstream_url is not None:
         host, own_hosts = endpoint.host, provider.own_hosts()

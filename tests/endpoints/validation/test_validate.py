@@ -511,6 +511,31 @@ def test_the_first_credential_in_the_order_is_used(
     }
 
 
+@pytest.mark.parametrize("named", ["slug", "canonical_slug"])
+def test_a_credential_of_another_model_is_not_used(
+    draft: PrivateEndpoint,
+    tenant: Tenant,
+    credential: ByokCredential,
+    upstream: Simulator,
+    named: str,
+) -> None:
+    credential.edit(allowed_models=["acme/other"])
+    assert behave(draft, "sim-echo").checks[-1] == failed(
+        "byok_key",
+        "no_byok_key",
+        "No credential of the workspace for acme may call acme/falcon: its allowed_models name "
+        "others. Add it with PATCH /byok/{id}.",
+    )
+    assert upstream.connections == 0
+    second = factories.make_credential(
+        tenant,
+        draft.provider,
+        "second-credential-0123456789",
+        allowed_models=[getattr(draft.model, named)],
+    )
+    assert behave(draft, "sim-echo").credential == second
+
+
 def test_a_credential_that_cannot_be_decrypted_fails_its_check(
     draft: PrivateEndpoint, upstream: Simulator, settings: Any
 ) -> None:
