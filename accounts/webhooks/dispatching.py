@@ -14,7 +14,7 @@ from typing import Final
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
-from django.db.models import Count, Min, Q, QuerySet
+from django.db.models import Case, Count, Min, Q, QuerySet, When
 from psycopg.errors import ForeignKeyViolation
 
 from accounts.webhooks.models import (
@@ -34,7 +34,8 @@ _HOUR: Final = timedelta(hours=1)
 _BATCH: Final = 200
 _BATCHES: Final = 5
 
-Subject = tuple[UUID, UUID | None]
+# A subscription, and the organization of events, or their kind where they are of none.
+Subject = tuple[UUID, UUID | str]
 
 
 def waiting_events() -> QuerySet[Event]:
@@ -109,7 +110,7 @@ def _find_deliveries(events: Iterable[Event]) -> list[Delivery]:
     sent = _count_sent({row.pk for row, _ in wanted})
     found = []
     for row, event in wanted:
-        subject = (row.pk, event.organization_id)
+        subject = (row.pk, event.organization_id or event.kind)
         sent[subject] += 1
         is_held = sent[subject] > HOURLY[row.form]
         found.append(
@@ -124,13 +125,17 @@ def _find_deliveries(events: Iterable[Event]) -> list[Delivery]:
 
 
 def _count_sent(subscriptions: Iterable[UUID]) -> Counter[Subject]:
-    """Counts the events of the last hour by subscription and organization of the event."""
+    """Counts the events of the last hour by subscription and organization of the event.
+
+    Events of no organization count by their kind: what a stranger causes silences nothing else.
+    """
     since = first_event_id(clock.now() - _HOUR)
     rows = (
         Delivery.objects.filter(subscription__in=subscriptions, pk__gte=since)
         .exclude(status__in=(Delivery.Status.HELD, Delivery.Status.DIGESTED))
-        .values_list("subscription", "event__organization_id")
+        .annotate(kind=Case(When(event__organization_id=None, then="event__kind")))
+        .values_list("subscription", "event__organization_id", "kind")
         .annotate(count=Count("pk"))
         .order_by()
     )
-    return Counter({(row, owner): count for row, owner, count in rows})
+    return Counter({(row, owner or kind): count for row, owner, kind, count in rows})

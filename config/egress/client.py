@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Self, TypeVar, overload
+from weakref import WeakValueDictionary
 
 import aiohappyeyeballs
 
@@ -40,6 +41,10 @@ Default = TypeVar("Default")
 _KEPT_SECONDS: Final = 15.0
 # The maximum number of remembered URLs and names.
 _MAX_REMEMBERED: Final = 4096
+# The lookups that hang cannot be stopped. Those of names under one domain, whose owner may let them
+# hang, take a quarter of the threads at most.
+_THREADS: Final = 32
+_THREADS_OF_A_DOMAIN: Final = 8
 # The wait for one address before the next one is tried in parallel (RFC 8305, section 5).
 _NEXT_ADDRESS_SECONDS: Final = 0.25
 _PROXY_HEAD_BYTES: Final = 16 * 1024
@@ -69,8 +74,8 @@ class _Resolver:
     """Resolves each name once for all callers that wait, and caches the addresses for a while.
 
     A lookup that hangs cannot be stopped, so later callers wait for the same lookup, which takes
-    only one thread. After `limit` seconds they get the last known addresses, which are checked like
-    any others.
+    only one thread, and few lookups of one domain run at once. After `limit` seconds they get the
+    last known addresses, which are checked like any others.
     """
 
     def __init__(self, resolve: AsyncResolve, *, limit: float, kept_seconds: float) -> None:
@@ -79,6 +84,7 @@ class _Resolver:
         self._kept_seconds = kept_seconds
         self._lookups: dict[tuple[str, int], asyncio.Task[Sequence[str]]] = {}
         self._last: dict[tuple[str, int], Sequence[str]] = {}
+        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def addresses(self, host: str, port: int) -> Sequence[str]:
         """Returns the unchecked addresses of a name; none if the lookup failed."""
@@ -93,8 +99,11 @@ class _Resolver:
             return self._last.get(key, ())
 
     async def _look_up(self, host: str, port: int) -> Sequence[str]:
+        domain = ".".join(host.rstrip(".").rsplit(".", 2)[-2:])
+        turns = self._turns.setdefault(domain, asyncio.Semaphore(_THREADS_OF_A_DOMAIN))
         try:
-            return await self._resolve(host, port)
+            async with turns:
+                return await self._resolve(host, port)
         except (OSError, UnicodeError):
             return ()
 
@@ -138,7 +147,7 @@ class EgressClient:
         self._is_open = False
         # Lookups that hang must not use up other threads: neither those of the loop's default
         # executor nor the four of uvloop.
-        self._threads = ThreadPoolExecutor(32, thread_name_prefix="dns")
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="dns")
 
     async def __aenter__(self) -> Self:
         self._is_open = True

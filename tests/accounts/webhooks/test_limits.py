@@ -14,6 +14,7 @@ from accounts.webhooks import dispatching
 from accounts.webhooks.delivering import event_source
 from accounts.webhooks.dispatching import HOURLY
 from accounts.webhooks.models import Delivery, Subscription, SubscriptionNotFound
+from config.apps import event_kinds
 from config.events.outbox import Event, record_event
 from tests.support import factories
 from tests.support.factories import Tenant
@@ -74,6 +75,21 @@ def test_one_organizations_storm_hides_no_others_events_from_operators(
     for _ in range(HOURLY["slack"] + 5):
         tell()
     record_event("key.created", organization=other.organization.pk, data={**KEY, "name": "theirs"})
+    event_source.run()
+    assert len(receiver.messages) == HOURLY["slack"] + 1
+    assert any("theirs" in body.decode() for _, body in receiver.messages)
+
+
+def test_a_storm_of_one_kind_hides_no_other_event_of_the_operator(
+    db: None, receiver: Receiver
+) -> None:
+    """Strangers cause some kinds: every transfer to the operator's address is a deposit."""
+    subscribe(receiver, organization=None)
+    deposit = dict.fromkeys(event_kinds()["deposit.in_review"].sample, "x")
+    for _ in range(HOURLY["slack"] + 5):
+        record_event("deposit.in_review", organization=None, data=deposit)
+    event_source.run()
+    record_event("key.created", organization=None, data={**KEY, "name": "theirs"})
     event_source.run()
     assert len(receiver.messages) == HOURLY["slack"] + 1
     assert any("theirs" in body.decode() for _, body in receiver.messages)

@@ -301,6 +301,33 @@ def test_concurrent_requests_share_one_lookup(
         uvloop.run(run(upstream(server)))
 
 
+def test_lookups_of_one_domain_that_hang_leave_threads_to_others(
+    policy: EgressPolicy, context: ssl.SSLContext
+) -> None:
+    policy = replace(policy, connect_timeout=1.5)
+    asked: list[str] = []
+
+    async def resolve(host: str, port: int) -> list[str]:
+        asked.append(host)
+        if host != "upstream.test":
+            await asyncio.Event().wait()
+        return ["127.0.0.1"]
+
+    async def run(url: str) -> None:
+        names = [f"https://a{number}.b{number}.dead.example" for number in range(40)]
+        async with EgressClient(policy, resolve=resolve) as egress_client:
+            *dead, found = await asyncio.gather(
+                *(one(egress_client, name) for name in names),
+                one(egress_client, url),
+                return_exceptions=True,
+            )
+        assert {isinstance(each, ConnectFailed) for each in dead} == {True}
+        assert (found, len(asked)) == (b"hello", 9)
+
+    with serving(answering(), context) as server:
+        uvloop.run(run(upstream(server)))
+
+
 def test_the_last_addresses_are_used_while_a_lookup_hangs(
     policy: EgressPolicy, context: ssl.SSLContext
 ) -> None:
