@@ -134,7 +134,7 @@ def inspect_for(organization_id: UUID, wish: ConnectWish) -> OwnInspection:
     return OwnInspection(
         slug=slug,
         catalog=imports.Catalog(
-            [], [make_model(model, made[model.upstream_id], name) for model in others], []
+            [], [make_model(model, made[model.upstream_id], kind.name) for model in others], []
         ),
         upstream_ids=names,
         secret=server.secret,

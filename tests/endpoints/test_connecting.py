@@ -102,6 +102,16 @@ def test_a_model_of_the_catalogue_keeps_its_slug(tenant: Tenant, upstream: Simul
     assert PrivateEndpoint.objects.get().model == LanguageModel.objects.get()
 
 
+def test_a_model_of_the_catalogue_is_not_named_by_the_host(
+    tenant: Tenant, upstream: Simulator
+) -> None:
+    upstream.models_status = 404
+    model = "bge/sim-echo"
+    _, notes = connect(*arguments_of(tenant, upstream, "--allow", "--models", model))
+    assert notes.startswith("New in the catalogue, where others see the name, ")
+    assert LanguageModel.objects.get().name == "bge/sim-echo (Server)"
+
+
 def test_a_dry_run_stores_nothing(tenant: Tenant, upstream: Simulator) -> None:
     with snapshots.unchanged():
         options = ("--allow", "--models", "sim-echo", "--dry-run")
