@@ -108,7 +108,7 @@ def inspect_for(organization_id: UUID, wish: ConnectWish) -> OwnInspection:
     before = organization.reach
     authorities = read_wished_authorities(wish)
     if authorities and authorities not in before.authorities:
-        authorities = f"{before.authorities}{authorities}"
+        authorities = "\n".join(filter(None, (before.authorities, authorities)))
     reach = Reach(before.networks, authorities or before.authorities)
     secret = wish.secret or NO_SECRET
     if wish.secret is None and (credential := _find_credential(organization, provider)):

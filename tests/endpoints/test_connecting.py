@@ -21,6 +21,7 @@ from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.simulator.server import Simulator
+from tests.support.upstreams.tls import Authority
 
 KEY = "sk-of-the-server-0123456789"
 
@@ -100,6 +101,19 @@ def test_a_model_of_the_catalogue_keeps_its_slug(tenant: Tenant, upstream: Simul
     assert found["models"] == ["sim-echo"]
     assert notes == ""
     assert PrivateEndpoint.objects.get().model == LanguageModel.objects.get()
+
+
+def test_a_second_authority_is_kept_beside_the_first(
+    tenant: Tenant, upstream: Simulator, tmp_path: Path
+) -> None:
+    arguments = arguments_of(tenant, upstream, "--allow", "--models", "sim-echo")
+    connect(*arguments)
+    (tmp_path / "other").mkdir()
+    other = Authority(tmp_path / "other").bundle
+    connect(*arguments[:3], "--ca", other, "--models", "sim-echo")
+    tenant.organization.refresh_from_db()
+    texts = [Path(each).read_text().strip() for each in (upstream.authority, other)]  # type: ignore[attr-defined]
+    assert tenant.organization.ca_certificates == "\n".join(texts)
 
 
 def test_a_model_of_the_catalogue_is_not_named_by_the_host(
