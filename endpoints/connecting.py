@@ -167,10 +167,11 @@ def store_for(found: OwnInspection, *, dry_run: bool = False) -> StoredConnectio
         with transaction.atomic():
             stored = _store(found)
         made = stored
-        for endpoint in made.drafts:
+        drafts = [*made.waiting, *made.drafts]
+        for endpoint in drafts:
             _validate(endpoint, workspace, found.advice)
         with transaction.atomic():
-            for endpoint in made.drafts:
+            for endpoint in drafts:
                 endpoint.activate(by=found.by)
     except (GatewayError, ImportRefused) as exc:
         _remove(found, made)
@@ -190,13 +191,17 @@ def store_for(found: OwnInspection, *, dry_run: bool = False) -> StoredConnectio
 
 @dataclass(slots=True)
 class _Made:
-    """What a connection has stored, so that it can be removed again."""
+    """What a connection has stored, so that it can be removed again.
+
+    ``waiting`` are drafts that were there: a connection that was broken off has left them.
+    """
 
     reach: tuple[list[str] | None, str] | None = None
     provider: PrivateProvider | None = None
     credential: ByokCredential | None = None
     rotated: tuple[ByokCredential, Secret] | None = None
     drafts: list[PrivateEndpoint] = field(default_factory=list)
+    waiting: Sequence[PrivateEndpoint] = ()
     models: list[LanguageModel] = field(default_factory=list)
 
 
@@ -231,7 +236,8 @@ def _store(found: OwnInspection) -> _Made:
     elif stored is not None and found.secret != (former := _reveal(stored)):
         made.rotated = stored, former
         stored.rotate(found.secret)
-    known = set(_endpoints_of(found).values_list("upstream_model_id", flat=True))
+    known = _find_present(found)
+    made.waiting = [each for each in known.values() if each.status == PrivateEndpoint.Status.DRAFT]
     models = LanguageModel.objects.owned_by(organization.pk)
     present = list(models.values_list("pk", flat=True))
     made.drafts = PrivateEndpoint.objects.create_drafts(
@@ -320,6 +326,16 @@ def _endpoints_of(found: OwnInspection) -> Any:
         .select_related("model")
         .order_by("model__slug", "created_at")
     )
+
+
+def _find_present(found: OwnInspection) -> dict[str, PrivateEndpoint]:
+    """Returns the endpoint that each connected model has already: a draft if it has no other."""
+    # A draft with an address of its own is at another server.
+    elsewhere = Q(status=PrivateEndpoint.Status.DRAFT, base_url__isnull=False)
+    first: dict[str, PrivateEndpoint] = {}
+    for endpoint in _endpoints_of(found).exclude(elsewhere).order_by("activated_at", "created_at"):
+        first.setdefault(endpoint.upstream_model_id, endpoint)
+    return first
 
 
 def _free_slug(organization: Organization, kind: ServerKind) -> str:

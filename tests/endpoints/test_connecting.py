@@ -16,7 +16,7 @@ from accounts.models import ByokCredential
 from catalog.models import LanguageModel, ModelEndpoint, Provider
 from config.egress import EgressPolicy
 from config.local.certificates import ensure_certificates
-from endpoints.models import PrivateEndpoint, PrivateProvider
+from endpoints.models import NewModel, PrivateEndpoint, PrivateProvider
 from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
@@ -160,6 +160,36 @@ def test_refusals_before_anything_is_stored(tenant: Tenant, upstream: Simulator)
     ):
         assert message in refuse(*arguments)
         assert snapshots.everything() == before
+
+
+def test_drafts_that_a_broken_off_connection_has_left_are_activated(
+    tenant: Tenant, upstream: Simulator
+) -> None:
+    connect(*arguments_of(tenant, upstream, "--allow", "--models", "sim-echo"))
+    drafts = [
+        PrivateEndpoint.objects.create_draft(
+            organization_id=tenant.organization.pk,
+            model_permaslug=f"acme/{name}",
+            provider_slug=PrivateProvider.objects.get().slug,
+            upstream_model_id=name,
+            base_url=base_url,
+            model=NewModel(name),
+        )[0]
+        for name, base_url in (
+            ("sim-extra", None),
+            ("sim-no-usage", None),
+            ("sim-cached", "https://llm.example.com/v1"),
+        )
+    ]
+    models = "sim-echo,sim-extra,sim-no-usage,sim-cached"
+    assert "(missing_usage)" in refuse(*arguments_of(tenant, upstream, "--models", models))
+    present = PrivateEndpoint.objects.filter(deleted_at=None)
+    assert set(present.filter(status="draft")) == set(drafts)
+    models = "sim-echo,sim-extra,sim-cached"
+    found, _ = connect(*arguments_of(tenant, upstream, "--models", models))
+    assert found["models"] == ["acme/sim-cached", "acme/sim-echo", "acme/sim-extra"]
+    assert str(drafts[0].pk) in found["endpoints"]
+    assert set(present.filter(status="draft")) == set(drafts[1:])
 
 
 def test_a_failed_validation_leaves_nothing_in_use(tenant: Tenant, upstream: Simulator) -> None:
