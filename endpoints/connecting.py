@@ -124,7 +124,7 @@ def inspect_for(organization_id: UUID, wish: ConnectWish) -> OwnInspection:
     missing = [model for model in models if model.upstream_id not in slugs]
     # A model of text is the organization's own, which nobody else sees.
     texts = [model.upstream_id for model in missing if model.output == "text"]
-    slugs |= name_models(organization.slug, texts, ())
+    named, own = _name_own(organization, provider, texts)
     others = [model for model in missing if model.output != "text"]
     made = _name_listed(slug, [model.upstream_id for model in others])
     place = server.base_url.removeprefix("https://").partition("/")[0]
@@ -145,8 +145,8 @@ def inspect_for(organization_id: UUID, wish: ConnectWish) -> OwnInspection:
         provider=provider,
         base_url=server.base_url,
         name=name,
-        slugs={**slugs, **made},
-        own=texts,
+        slugs={**slugs, **named, **made},
+        own=own,
         allowed=[str(each) for each in server.reach.networks if each not in before.networks],
         advice=wish.advice,
         by=wish.by,
@@ -346,6 +346,26 @@ def _free_slug(organization: Organization, kind: ServerKind) -> str:
         if not (Provider.objects.filter(clash).exists() or own.filter(clash).exists()):
             return slug
     raise AssertionError("the numbers do not end")
+
+
+def _name_own(
+    organization: Organization, provider: PrivateProvider | None, names: Sequence[str]
+) -> tuple[dict[str, str], list[str]]:
+    """Returns slugs for the organization's own models, and the names of those that are new.
+
+    Another server may serve a model that the organization has; one server has each model once.
+    """
+    models = LanguageModel.objects.owned_by(organization.pk)
+    stored = {slug.lower(): slug for slug in models.values_list("slug", flat=True)}
+    used: set[str] = set()
+    if provider is not None:
+        rows = provider.endpoints.filter(deleted_at=None).values_list("model__slug", flat=True)
+        used.update(slug.lower() for slug in rows)
+    slugs = name_models(organization.slug, names, used)
+    return (
+        {name: stored.get(slug.lower(), slug) for name, slug in slugs.items()},
+        [name for name, slug in slugs.items() if slug.lower() not in stored],
+    )
 
 
 def _name_listed(provider: str, names: Sequence[str]) -> dict[str, str]:

@@ -162,6 +162,24 @@ def test_refusals_before_anything_is_stored(tenant: Tenant, upstream: Simulator)
         assert snapshots.everything() == before
 
 
+def test_a_second_server_serves_an_own_model_too(
+    tenant: Tenant, upstream: Simulator, tmp_path: Path
+) -> None:
+    connect(*arguments_of(tenant, upstream, "--allow", "--models", "sim-echo"))
+    model = LanguageModel.objects.of_everybody().get()
+    # The same server has it by another name, so that is another model.
+    upstream.models_status = 404
+    again, _ = connect(*arguments_of(tenant, upstream, "--models", "vendor/sim-echo"))
+    assert again["models"] == ["acme/sim-echo-2"]
+    with Simulator(
+        ensure_certificates(tmp_path), keys={KEY}, models_status=404
+    ).run_in_thread() as b:
+        b.authority = upstream.authority  # type: ignore[attr-defined]
+        found, _ = connect(*arguments_of(tenant, b, "--models", "vendor/sim-echo"))
+    assert found["models"] == ["acme/sim-echo"]
+    assert PrivateEndpoint.objects.get(pk=found["endpoints"][0]).model == model
+
+
 def test_drafts_that_a_broken_off_connection_has_left_are_activated(
     tenant: Tenant, upstream: Simulator
 ) -> None:
