@@ -520,7 +520,7 @@ def _read_upstream(request: HttpRequest, form: Any) -> dict[str, Any]:
 
 
 def _describe_travel(endpoint: PrivateEndpoint, credential: ByokCredential) -> str:
-    if endpoint.base_url is None:
+    if endpoint.upstream_url is None:
         return "is sent to the host that it names"
     limits = credential.host_limits(endpoint.upstream_provider.own_hosts())
     if (reason := limits.refusal(endpoint.host)) is not None:

@@ -7,7 +7,7 @@ from django.test import Client
 
 from accounts.models import ByokCredential
 from config.apps import Role
-from endpoints.models import PrivateEndpoint, Validation, ValidationSlot
+from endpoints.models import PrivateEndpoint, PrivateProvider, Validation, ValidationSlot
 from tests.support import factories
 from tests.support.console import SECRET, SUBMIT, fingerprint, messages_of, page
 from tests.support.factories import Tenant
@@ -82,6 +82,13 @@ def test_the_page_shows_which_credentials_travel(support: Client, draft: Private
         ByokCredential.objects.update(**changes)
         shown = support.get(page(draft)).content.decode()
         assert f"<div>{credential} in Default: {text}" in shown
+    # An endpoint without an address has that of its private provider.
+    provider = PrivateProvider.objects.create_provider(
+        organization_id=draft.organization_id, name="own", base_url="https://llm.acme.example/v1"
+    )
+    PrivateEndpoint.objects.update(provider=None, private_provider=provider, base_url=None)
+    ByokCredential.objects.update(provider_slug="own", allowed_hosts=["llm.acme.example"])
+    assert "is sent to llm.acme.example</div>" in support.get(page(draft)).content.decode()
 
 
 def test_a_validation_without_a_free_slot_is_a_message(
