@@ -401,7 +401,7 @@ def make_model(model: ServedModel, slug: str, provider_name: str) -> ModelRow:
         slug,
         name=f"{name} ({provider_name})"[:255],
         created=clock.now().date(),
-        inputs=["text"],
+        inputs=list(model.inputs),
         outputs=[model.output],
         context_length=model.context_length,
     )

@@ -28,17 +28,22 @@ _OUTPUTS: Final = (
     ("transcription", re.compile(r"whisper|parakeet")),
     ("speech", re.compile(r"(?:^|[/_-])(?:tts|kokoro|piper)(?:[/_.-]|$)")),
 )
+_INPUTS: Final = ("text", "image", "file", "audio", "video")
 _CONTEXTS: Final = ("max_model_len", "context_length", "max_context_length", "context_window")
 _UNUSABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class ServedModel(NamedTuple):
-    """A model that a server lists. ``pricing`` is that of a gateway, which alone names prices."""
+    """A model that a server lists. ``pricing`` is that of a gateway, which alone names prices.
+
+    ``inputs`` are empty where the list states none: what is unknown excludes nothing.
+    """
 
     upstream_id: str
     context_length: int | None = None
     output: str = "text"
     pricing: dict[str, Any] | None = None
+    inputs: tuple[str, ...] = ()
 
 
 class ServerKind(NamedTuple):
@@ -77,7 +82,8 @@ def name_of(row: Mapping[str, Any]) -> str | None:
 def read_model(row: dict[str, Any]) -> ServedModel:
     """Returns what a row says of its model."""
     architecture = row.get("architecture")
-    outputs = architecture.get("output_modalities") if isinstance(architecture, dict) else None
+    stated = architecture if isinstance(architecture, dict) else {}
+    inputs, outputs = stated.get("input_modalities"), stated.get("output_modalities")
     is_stated = isinstance(outputs, list) and outputs and isinstance(outputs[0], str)
     pricing = row.get("pricing")
     return ServedModel(
@@ -85,6 +91,7 @@ def read_model(row: dict[str, Any]) -> ServedModel:
         _find_context(row),
         outputs[0] if is_stated and outputs is not None else guess_output(row["id"]),
         pricing if isinstance(pricing, dict) else None,
+        tuple(each for each in _INPUTS if isinstance(inputs, list) and each in inputs),
     )
 
 

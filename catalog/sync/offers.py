@@ -171,6 +171,7 @@ def describe_model(
     canonical_slug: str | None = None,
 ) -> dict[str, Any]:
     """Returns the members of a model's row."""
+    is_known = bool(inputs and outputs)
     return {
         "id": slug,
         "canonical_slug": canonical_slug or slug,
@@ -180,7 +181,7 @@ def describe_model(
         "architecture": {
             "input_modalities": inputs,
             "output_modalities": outputs,
-            "modality": f"{'+'.join(inputs)}->{'+'.join(outputs)}",
+            "modality": f"{'+'.join(inputs)}->{'+'.join(outputs)}" if is_known else None,
         },
         "supported_parameters": parameters or [],
     }

@@ -104,6 +104,10 @@ def test_connect_stores_a_server_with_all_its_models(ollama: Server) -> None:
         ("nomic-embed-text:latest", ["embeddings"]),
     ]
     assert {(each.price.prompt, each.price.completion) for each in endpoints} == {(0, 0)}
+    # The list does not say whether the models see pictures.
+    assert [(each.model.input_modalities, each.model.modality) for each in endpoints] == [
+        ([], None), ([], None),
+    ]  # fmt: skip
 
 
 def test_connect_again_adds_what_is_new_and_keeps_the_rest(ollama: Server) -> None:
@@ -439,14 +443,21 @@ def test_three_hundred_models_are_all_connected() -> None:
     assert "server/org-2-model-99" in found["models"]
 
 
-def test_a_gateway_keeps_its_prices() -> None:
+def test_a_gateway_keeps_its_prices_and_modalities() -> None:
+    sees = {"input_modalities": ["image", "text", "smell", 1], "output_modalities": ["text"]}
     rows = [
-        {"id": "acme/paid", "pricing": {"prompt": "0.000001", "completion": "0.000002"}},
+        {
+            "id": "acme/paid",
+            "pricing": {"prompt": "0.000001", "completion": "0.000002"},
+            "architecture": sees,
+        },
         {"id": "acme/auto", "pricing": {"prompt": "-1", "completion": "-1"}},
     ]
     with serving(answer_models(rows)) as server:
         found, notes = connect(url_of(server), "--allow")
-    [endpoint] = ModelEndpoint.objects.select_related("price")
+    [endpoint] = ModelEndpoint.objects.select_related("price", "model")
     assert found["models"] == ["server/paid"]
+    assert endpoint.model.input_modalities == ["text", "image"]
+    assert endpoint.model.modality == "text+image->text"
     assert f"{endpoint.price.completion.normalize():f}" == "0.000002"
     assert notes == "Left out, because their prices are not numbers: acme/auto.\n"
