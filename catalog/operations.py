@@ -139,9 +139,12 @@ def served_outputs(outputs: Collection[str], served: Collection[Operation]) -> f
 
 
 def probed_operations(served: Collection[Operation]) -> tuple[Operation, ...]:
-    """Returns the operations by which a deployment is validated; none if no route serves it."""
+    """Returns the operations by which a deployment is validated; none if no route serves it.
+
+    One that another proves is asked for itself where the other is not served.
+    """
     return tuple(
-        name for name, row in OPERATIONS.items() if row.proven_by is None and name in served
+        name for name, row in OPERATIONS.items() if name in served and row.proven_by not in served
     )
 
 
@@ -151,4 +154,6 @@ def proven_operations(
     """Returns the served operations that a validation has proven; all if it tells none."""
     if proven is None:
         return served
-    return frozenset(each for each in served if (OPERATIONS[each].proven_by or each) in proven)
+    return frozenset(
+        each for each in served if each in proven or OPERATIONS[each].proven_by in proven
+    )

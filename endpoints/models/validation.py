@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from accounts.models import ByokCredential, CredentialNotFound, Workspace
 from catalog.abilities import DECLARABLE, TokenBound
+from catalog.dialects.base import Operation
 from catalog.operations import OPERATIONS
 from config.clocks.clock import clock
 from config.clocks.writing import write_time
@@ -180,10 +181,14 @@ class Validation(BaseModel):
         Of the operations, only a loss is a difference.
         """
         before, now = baseline.evidence, self.evidence
+        # A text without the marks of a chat has fewer tokens.
+        asked = [Operation.TEXT in (each.get("operations") or ()) for each in (before, now)]
         changes = [
             {"name": name, "was": before[name], "is": now[name]}
             for name in self.COMPARED
-            if None not in (before.get(name), now.get(name)) and before[name] != now[name]
+            if (name != "prompt_tokens" or asked[0] == asked[1])
+            and None not in (before.get(name), now.get(name))
+            and before[name] != now[name]
         ]
         had = proven_names(before.get("operations"))
         lost = lost_operations(before.get("operations"), now.get("operations"))

@@ -5,15 +5,16 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from django.conf import settings
 from msgspec.structs import replace
 
 from accounts.models import ByokCredential, Workspace
 from catalog import dialects
+from catalog.abilities import read_settings
 from catalog.capabilities import NativeFormat
-from catalog.dialects.base import Call, Dialect, NativeBody
+from catalog.dialects.base import Call, Dialect, NativeBody, Operation
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import LanguageModel
 from catalog.operations import OPERATIONS, probed_operations, served_operations
@@ -32,6 +33,8 @@ from endpoints.models import (
 from endpoints.validation.checks import CheckFailed, Outcome, Reason, Result
 
 logger = logging.getLogger(__name__)
+
+_NO_TEXT: Final = "completions.chat is false, and the provider's format has no text completions."
 
 
 class HostIsNew(Forbidden):
@@ -92,14 +95,7 @@ def find_attempt(
         raise CheckFailed("base_url", Reason.INVALID_BASE_URL) from None
     if credential is not None:
         _require_host(host, endpoint, credential, may_bind)
-    outputs = endpoint.model.output_modalities
-    operations = probed_operations(served_operations(outputs, dialect))
-    if not operations:
-        refusal = refusal_of_operation(endpoint.model, provider)
-        raise CheckFailed("model", Reason.MODEL_NOT_FOUND, upstream_message=str(refusal))
-    if not outputs:
-        # Of a model whose outputs are unknown, nobody expects more than the first operation.
-        operations = operations[:1]
+    operations = _find_operations(endpoint, dialect)
     call = Call(
         operation=operations[0],
         base_url=base_url,
@@ -111,6 +107,20 @@ def find_attempt(
     )
     calls = [_address(replace(call, operation=each), dialect, name) for each in operations]
     return Attempt(calls, host)
+
+
+def _find_operations(endpoint: PrivateEndpoint, dialect: Dialect) -> Sequence[Operation]:
+    """Returns the operations to ask for; raises :class:`CheckFailed` if there is none."""
+    outputs = endpoint.model.output_modalities
+    served = served_operations(outputs, dialect)
+    if read_settings(endpoint.settings).completions.chat is False:
+        served -= {Operation.CHAT}
+    operations = probed_operations(served)
+    if not operations:
+        refusal = refusal_of_operation(endpoint.model, endpoint.upstream_provider) or _NO_TEXT
+        raise CheckFailed("model", Reason.MODEL_NOT_FOUND, upstream_message=str(refusal))
+    # Of a model whose outputs are unknown, nobody expects more than the first operation.
+    return operations if outputs else operations[:1]
 
 
 def _address(call: Call, dialect: Dialect, name: str) -> tuple[Call, Dialect]:

@@ -14,6 +14,7 @@ from django.db import DatabaseError, connection
 
 from accounts.models import ByokCredential
 from catalog.abilities import read_settings
+from catalog.operations import proven_operations
 from catalog.pricing import cost_nano
 from config.clocks.clock import clock
 from config.credentials import Secret
@@ -188,4 +189,5 @@ def _select_proven(calls: Calls, baseline: Validation) -> Calls:
     proven = proven_names(baseline.operations)
     if proven is None:
         return calls[:1]
-    return [each for each in calls if each[0].operation in proven] or calls
+    served = proven_operations(frozenset(call.operation for call, _ in calls), proven)
+    return [each for each in calls if each[0].operation in served] or calls

@@ -7,7 +7,7 @@ wrongly fails the validation, because then the deployment is not what it says it
 A probe makes two calls, because one good answer may be luck: a chat is asked plain and streamed, an
 embedding alone and with another one, a rerank for two documents in both orders, speech for two
 texts, a transcription for two sounds. A model that is served by OpenAI's Responses alone is asked
-for a response instead of a chat.
+for a response instead of a chat, and a deployment without chat for text completions.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from catalog.dialects.base import Call, Dialect, Operation
+from catalog.operations import OPERATIONS
 from config import egress
 from config.egress.client import EgressClient
 from endpoints.models import Proof
@@ -95,7 +96,8 @@ def _make_probe(
     limits: CallLimits,
     voices: Sequence[str],
 ) -> Probe:
-    kind = ResponsesProbe if is_native(call) else PROBES[call.operation]
+    asked = OPERATIONS[call.operation].proven_by or call.operation
+    kind = ResponsesProbe if is_native(call) else PROBES[asked]
     caller = DeploymentCaller(
         call,
         dialect,

@@ -1,4 +1,4 @@
-"""The probes of chat completions, and of responses where a deployment has no chat."""
+"""The probes of chat and text completions, and of responses where a model has no chat."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from catalog.capabilities import NativeFormat
-from catalog.dialects.base import NativeBody, Reply
+from catalog.dialects.base import NativeBody, Operation, Reply
 from endpoints.validation.calls import DeploymentCaller, Refused
 from endpoints.validation.probes.streams import MAX_TOKENS, QUESTION, StreamedProbe
 
@@ -31,7 +31,7 @@ _FIELDS: Final[dict[str, Any]] = {
 
 
 class ChatProbe(StreamedProbe):
-    """Asks for a word, first plain and then streamed.
+    """Asks for a word, first plain and then streamed: in a chat, or by a text completion.
 
     A deployment may know the bound of the answer by one name alone, demand a larger one, or refuse
     any: it is asked again in another size, as long as both calls of a longer answer
@@ -84,7 +84,9 @@ class ChatProbe(StreamedProbe):
         raise first
 
     def _fields(self) -> dict[str, Any]:
-        return {"messages": _MESSAGES, **self._bound}
+        is_text = self.caller.call.operation is Operation.TEXT
+        asked = {"prompt": QUESTION} if is_text else {"messages": _MESSAGES}
+        return {**asked, **self._bound}
 
 
 class ResponsesProbe(StreamedProbe):

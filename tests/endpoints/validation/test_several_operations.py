@@ -25,7 +25,7 @@ from tests.support.inference.pictures import ENCODED
 from tests.support.inference.site import Site
 from tests.support.upstreams import tls
 
-CHAT, IMAGES = "chat/completions", "images/generations"
+CHAT, TEXT, IMAGES = "chat/completions", "completions", "images/generations"
 PROVEN_BOTH = {CHAT: "proven", IMAGES: "proven"}
 CHAT_ALONE = {CHAT: "proven", IMAGES: "refused"}
 IMAGES_ALONE = {CHAT: "refused", IMAGES: "proven"}
@@ -47,13 +47,14 @@ IMAGE = respond({"created": 1, "data": [{"b64_json": ENCODED}]})
 NOT_FOUND = refuse("404 Not Found")
 WORD = {
     "id": "c-1", "object": "chat.completion", "created": 1, "model": "artist",
-    "choices": [{"index": 0, "finish_reason": "stop",
+    "choices": [{"index": 0, "finish_reason": "stop", "text": "ready",
                  "message": {"role": "assistant", "content": "ready"}}],
     "usage": _USAGE,
 }  # fmt: skip
 CHUNK = {
     "id": "c-1", "object": "chat.completion.chunk", "created": 1, "model": "artist",
-    "choices": [{"index": 0, "finish_reason": "stop", "delta": {"content": "ready"}}],
+    "choices": [{"index": 0, "finish_reason": "stop", "text": "ready",
+                 "delta": {"content": "ready"}}],
     "usage": _USAGE,
 }  # fmt: skip
 STREAM = f"data: {json.dumps(CHUNK)}\n\ndata: [DONE]\n\n".encode()
@@ -64,13 +65,14 @@ class Deployment:
 
     def __init__(self) -> None:
         self.chat: Answer | None = None
+        self.text: Answer | None = None
         self.images = IMAGE
         self.asked: list[str] = []
 
     def __call__(self, line: socket.socket, head: bytes, body: bytes) -> bool:
         path = head.split(b" ", 2)[1].decode().removeprefix("/v1/")
         self.asked.append(path)
-        answer = self.images if path == IMAGES else self.chat
+        answer = {IMAGES: self.images, TEXT: self.text}.get(path, self.chat)
         if answer is None:
             is_streamed = json.loads(body).get("stream", False)
             answer = ("200 OK", STREAM, "text/event-stream") if is_streamed else respond(WORD)
@@ -192,6 +194,32 @@ def test_a_deployment_that_only_draws_serves_no_chat(
     answer = site.post({"model": "acme/artist", "messages": [{"role": "user", "content": "one"}]})
     assert "Its endpoints serve /images/generations." in answer.json()["error"]["message"]
     assert ask(site, "images") == 200
+
+
+def test_a_deployment_without_chat_is_asked_for_texts(
+    activate: Any, deployment: Deployment, draft: PrivateEndpoint, site: Site
+) -> None:
+    deployment.chat = deployment.images = NOT_FOUND
+    draft.edit(settings={"completions": {"chat": False}})
+    endpoint = activate()
+    assert endpoint.validation.operations == {TEXT: "proven", IMAGES: "refused"}
+    assert CHAT not in deployment.asked
+    assert (listed(site, "text"), listed(site, "image")) == (True, False)
+    assert ask(site, "chat/completions") == 404
+    site.assert_nothing_happened()
+    assert ask(site, "completions") == 200
+
+
+def test_a_chat_that_its_owner_has_turned_off_is_no_drift(
+    draft: PrivateEndpoint, deployment: Deployment
+) -> None:
+    assert validate(draft).passed
+    draft.activate()
+    draft.edit(settings={"completions": {"chat": False}})
+    deployment.chat = NOT_FOUND
+    deployment.text = respond({**WORD, "usage": {**_USAGE, "prompt_tokens": 2}})
+    found = look(draft)
+    assert (found.operations, found.changes) == ({TEXT: "proven", IMAGES: "proven"}, [])
 
 
 def test_the_second_organization_sees_nothing_of_it(activate: Any, site: Site) -> None:
