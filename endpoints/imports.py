@@ -39,7 +39,7 @@ from config.bulk.rows import decode_lines, parse_json_rows
 from config.egress.rules import NO_OWN_LIMITS
 from config.models import time_columns
 from endpoints.models import Draft, ModelExists, NewModel, PrivateEndpoint, canonical_base_url
-from endpoints.models.settings import apply_settings, order_parameters
+from endpoints.models.settings import apply_settings, order_parameters, require_tools
 from endpoints.pricing import EndpointPricing, read_endpoint_price, render_endpoint_pricing
 
 KIND: Final = "private_endpoints"
@@ -216,7 +216,7 @@ def _problems_of(row: _Row) -> list[str]:
         found.append(f"settings.fallback must be null or one of {', '.join(Fallback)}")
     if not found:
         try:
-            _draft(row).check()
+            _draft(row).check_alone()
         except GatewayError as exc:
             found.append(exc.message)
     return found
@@ -326,6 +326,7 @@ def _changes(row: _Row, endpoint: PrivateEndpoint) -> dict[str, Any]:
     if row.declared_parameters is not msgspec.UNSET:
         declared = order_parameters(row.declared_parameters)
         if declared != endpoint.declared_parameters:
+            require_tools(declared, endpoint.tested_parameters)
             changes["declared_parameters"] = declared
     return changes
 

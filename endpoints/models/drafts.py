@@ -96,12 +96,16 @@ class Draft:
         )
 
     def check(self) -> None:
-        """Raises :class:`InvalidRequest` for a wrong member."""
+        """Raises :class:`InvalidRequest` for a wrong member of a new endpoint."""
+        self.check_alone()
+        require_tools(self.declared_parameters)
+
+    def check_alone(self) -> None:
+        """Raises :class:`InvalidRequest` for a member that is wrong for every endpoint."""
         require_text("upstream_model_id", self.upstream_model_id)
         if self.model is not None:
             require_text("model.name", self.model.name)
         check_settings(self.settings or {})
-        require_tools(self.declared_parameters)
 
     def settings_of(
         self, model: LanguageModel, public: Sequence[ModelEndpoint], provider: UpstreamProvider

@@ -303,6 +303,10 @@ def test_an_endpoint_stored_twice_may_occur_twice(
 
 CONTROL = "must not contain control characters"
 INVISIBLE = "upstream_model_id: Must be visible text without control characters."
+NO_TOOLS = (
+    "parameters_invalid: declared_parameters: tool_choice needs tools, which is neither declared "
+    "nor tested."
+)
 NO_DECIMAL = "must be a decimal such as 0.0000005, below 1000000"
 FAULTS: list[tuple[dict[str, Any], list[str]]] = [
     ({"model_permaslug": "acme/none"}, ["There is no model 'acme/none' in the catalogue."]),
@@ -351,6 +355,7 @@ FAULTS: list[tuple[dict[str, Any], list[str]]] = [
     ]),
     ({"activate": {"workspace_id": "x"}}, ["Object contains unknown field `activate`"]),
     ({"note": 1}, ["Object contains unknown field `note`"]),
+    ({"upstream_model_id": "new", "declared_parameters": ["tool_choice"]}, [NO_TOOLS]),
 ]  # fmt: skip
 
 
@@ -455,7 +460,10 @@ def test_an_export_is_imported_unchanged(
     )
     factories.make_validation(active, credential)
     active.activate()
-    active.edit(fallback="none")
+    # The tools are not declared, but tested.
+    active.tested_parameters = ["tools"]
+    active.save_fields("tested_parameters")
+    active.edit(fallback="none", declared_parameters=["tool_choice"])
     factories.make_draft(tenant, model, provider, upstream_model_id="gone").remove()
     provider.delist()
     data = b"".join(imports.export(tenant.organization.pk))
@@ -490,6 +498,7 @@ def test_an_export_is_imported_unchanged(
                 "cache_write": "1.25",
             },
             "settings": {**NO_SETTINGS, "fallback": "none"},
+            "declared_parameters": ["tool_choice"],
         },
     ]
     with snapshots.unchanged():
@@ -519,6 +528,9 @@ def test_changed_settings_update_a_draft(tenant: Tenant, row: dict[str, Any]) ->
     assert PrivateEndpoint.objects.get().fallback is None
     assert refusal(tenant, encoded(row | {"settings": {"fallback": "some"}})) == [
         "line 1: settings.fallback must be null or one of none, listed, any"
+    ]
+    assert refusal(tenant, encoded(row | {"declared_parameters": ["tool_choice"]})) == [
+        f"line 1: {NO_TOOLS}"
     ]
 
 
