@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from accounts.models import ByokCredential
 from config.api.errors import Unprocessable
@@ -19,10 +19,15 @@ class RotationRefused(Unprocessable):
 
 
 def dependants(credential: ByokCredential) -> QuerySet[PrivateEndpoint]:
-    """Returns the endpoints whose current validation used the credential."""
+    """Returns the active endpoints and the validated drafts that use the credential.
+
+    What failed before, or serves nothing now, does not keep a secret from being replaced.
+    """
+    status = PrivateEndpoint.Status
+    is_validated = Q(status=status.DRAFT, validation__outcome=Validation.Outcome.PASSED)
     return (
         PrivateEndpoint.objects.for_organization(credential.organization_id)
-        .filter(validation__credential=credential)
+        .filter(is_validated | Q(status=status.ACTIVE), validation__credential=credential)
         .select_related("model", "provider", "private_provider", "price", "validation")
     )
 

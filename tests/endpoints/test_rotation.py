@@ -35,6 +35,23 @@ def test_dependants_are_the_endpoints_validated_with_the_credential(
     assert list(rotation.dependants(other)) == []
 
 
+def test_rotation_asks_for_no_pass_of_what_failed_or_is_disabled(
+    tenant: Tenant, credential: ByokCredential, active: PrivateEndpoint
+) -> None:
+    place = {"base_url": active.base_url}
+    failing = factories.make_draft(
+        tenant, active.model, active.provider, upstream_model_id="sim-status", **place
+    )
+    assert not validate(failing).passed
+    disabled = factories.make_active(tenant, active.model, active.provider, **place)
+    disabled.disable()
+    PrivateEndpoint.objects.filter(pk=disabled.pk).update(upstream_model_id="sim-status")
+    [made] = rotation.rotate(credential, NEW, revalidate=True)
+    assert (made.endpoint, made.passed) == (active, True)
+    credential.refresh_from_db()
+    assert credential.reveal() == NEW
+
+
 def test_rotation_makes_the_validations_of_dependants_stale(
     tenant: Tenant, credential: ByokCredential, active: PrivateEndpoint
 ) -> None:
