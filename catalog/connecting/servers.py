@@ -121,7 +121,9 @@ def recognize(rows: Iterable[dict[str, Any]], host: str) -> ServerKind:
         return ServerKind("server", "Server")
     labels = host.split(".")
     # The name of the company or of the machine: api.acme.com, gpu.lan.
-    label = labels[-2] if len(labels) > 1 else labels[0]
+    label = re.sub(r"[^a-z0-9]+", "-", labels[-2 if len(labels) > 1 else 0]).strip("-")
+    # One letter is no name of a provider: api.x.ai.
+    label = label if len(label) > 1 else "server"
     return ServerKind(label, label.capitalize())
 
 

@@ -13,6 +13,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from accounts.models import ByokCredential
+from catalog.connecting.servers import recognize
 from catalog.models import LanguageModel, ModelEndpoint, Provider
 from config.egress import EgressPolicy
 from config.local.certificates import ensure_certificates
@@ -132,6 +133,27 @@ def test_a_dry_run_stores_nothing(tenant: Tenant, upstream: Simulator) -> None:
         found, _ = connect(*arguments_of(tenant, upstream, *options))
         assert (found["endpoints"], found["test"]["status"]) == ([], 200)
         assert found["models"] == ["acme/sim-echo"]
+
+
+@pytest.mark.parametrize(
+    ("host", "slug"),
+    [
+        ("api.acme.example", "acme"),
+        ("gpu.lan", "gpu"),
+        ("gpu_1.lan", "gpu-1"),
+        ("llm.xn--bcher-kva.example", "xn-bcher-kva"),
+        ("api.x.ai", "server"),
+        ("10.0.0.5", "server"),
+    ],
+)
+def test_the_host_of_an_unknown_server_names_its_provider(
+    tenant: Tenant, host: str, slug: str
+) -> None:
+    name = recognize([], host).slug
+    provider = PrivateProvider.objects.create_provider(
+        organization_id=tenant.organization.pk, name=name
+    )
+    assert (name, provider.slug) == (slug, slug)
 
 
 def test_plain_http_is_refused_with_both_ways_out(tenant: Tenant) -> None:
