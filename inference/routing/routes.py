@@ -275,9 +275,9 @@ class Candidate:
     def find_unpriced(self, request: InferenceRequest) -> frozenset[str]:
         """Returns the tools that the provider is not asked to run.
 
-        Its format cannot express them, or it would run them without a rate at the operator's cost.
-        An own credential pays the provider itself. A format that sends the fields as they are
-        sends those alone that the endpoint lists.
+        Its format cannot express them, fields of an account among them, or it would run them
+        without a rate at the operator's cost. An own credential pays the provider itself. A format
+        that sends the fields as they are sends those alone that the endpoint lists.
         """
         tools = request.server_tools
         if tools is NO_TOOLS:
@@ -288,7 +288,7 @@ class Candidate:
         if self.native_of(request) is None:
             unsaid |= tools.unsaid(form)
             if not self.route.has_server_tools:
-                unsaid |= tools.others
+                unsaid |= tools.others | tools.listed
         if self.is_byok:
             return unsaid
         rated = self.route.has_search_rate

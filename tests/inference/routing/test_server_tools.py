@@ -177,7 +177,13 @@ def test_a_format_with_a_search_gets_it_without_its_settings(dialect: str, is_ow
     assert call.most_searches == 2
     demand = parse(web_search_options={"search_context_size": "high"})
     assert sent(demand, select(demand, found)) == {"web_search_options": {}}
-    for field in ({"search_parameters": {"mode": "on"}}, {"enable_search": True}):
+    for field in (
+        {"search_parameters": {"mode": "on"}},
+        {"enable_search": True},
+        {"service_tier": "flex"},
+        {"store": True},
+        {"data_sources": [{"type": "azure_search"}]},
+    ):
         with pytest.raises(InvalidRequest, match=next(iter(field))):
             select(parse(**field), found)
 
