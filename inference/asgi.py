@@ -32,8 +32,6 @@ from inference.exchange.workload import Workload
 from inference.faces.audio import SpeechConnection
 from inference.faces.connection import Connection
 from inference.faces.routes import ROUTES
-from inference.requests.operations.completions import EFFORTS
-from inference.requests.operations.server_tools import NO_TOOLS
 from inference.requests.parsing import InferenceRequest
 
 logger = logging.getLogger(__name__)
@@ -185,13 +183,7 @@ class Inference:
         request = exchange.admission.request
         connection.generation_id = exchange.generation_id
         connection.rate_headers = exchange.rate_headers
-        if (
-            request.server_tools is not NO_TOOLS
-            or not EFFORTS.isdisjoint(request.fields)
-            or request.has_long_cache
-            or request.native is not None
-        ):
-            connection.name_left_out = exchange.attempts.name_left_out
+        connection.left_out = exchange.attempts.left_out
         if isinstance(connection, SpeechConnection):
             connection.find_sound = lambda: exchange.attempts.sound
         token = logs.generation_id.set(exchange.generation_id)

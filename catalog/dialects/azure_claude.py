@@ -40,8 +40,10 @@ def host(base_url: str | None, secret: Secret) -> str:
 
 def build(call: Call) -> OutboundRequest:
     key = credentials.parse_azure(call.secret).api_key
-    body = anthropic.build_body(call, messages.parse_chat(call, ANTHROPIC, has_search=True))
-    return _post(call, anthropic.build_headers(call, key), body)
+    chat = messages.parse_chat(call, ANTHROPIC, has_search=True)
+    request = _post(call, anthropic.build_headers(call, key), anthropic.build_body(call, chat))
+    request.left_out = anthropic.name_lost(call, chat)
+    return request
 
 
 def build_native(call: Call) -> OutboundRequest:

@@ -176,7 +176,8 @@ class Call(msgspec.Struct, frozen=True):
     ``native`` is the request in the format of the upstream, if the caller wrote it in that.
     ``keeps_lifetimes`` says that cached prefixes may stay as long as the caller wants.
     ``most_searches`` bounds the searches of the web that one answer may make; 0 if it may not.
-    ``abilities`` are what is stated of the endpoint.
+    ``abilities`` are what is stated of the endpoint. ``left_out`` names the fields that the caller
+    sent and the endpoint does not list.
     """
 
     operation: Operation
@@ -195,6 +196,7 @@ class Call(msgspec.Struct, frozen=True):
     keeps_lifetimes: bool = True
     most_searches: int = 0
     abilities: Abilities = UNSTATED
+    left_out: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
         """Names the call without its content, which no traceback shall show."""

@@ -35,8 +35,9 @@ def build(call: Call, *, clock: Callable[[], float] = database_clock.time) -> Ou
     for part in chat.media:
         if part.url is not None:
             raise messages.unsupported_part(part, "Vertex")
-    body = anthropic.build_body(call, replace(chat, cache=None))
-    return _post(call, body, clock)
+    request = _post(call, anthropic.build_body(call, replace(chat, cache=None)), clock)
+    request.left_out = anthropic.name_lost(call, chat)
+    return request
 
 
 def build_native(

@@ -84,6 +84,7 @@ class OutboundRequest:
     """An HTTP request; `repr` shows the method alone, so that no traceback shows a secret.
 
     `rest` are the pieces of the body after `body`: long data that is not copied into one piece.
+    `left_out` names what its maker was asked to send, and it does not have.
     """
 
     method: str
@@ -91,6 +92,7 @@ class OutboundRequest:
     headers: Mapping[str, str] = field(repr=False)
     body: bytes = field(default=b"", repr=False)
     rest: Sequence[bytes | memoryview] = field(default=(), repr=False)
+    left_out: frozenset[str] = field(default=frozenset(), repr=False)
 
 
 def check_addresses(

@@ -35,6 +35,7 @@ from catalog.dialects.base import (
 )
 from catalog.dialects.openai.speech import SpeechParser
 from catalog.dialects.shared.constraints import ODD_NAME, fit_names, restore_names
+from catalog.dialects.shared.left_out import name_asked
 from catalog.dialects.wholes import JSON_TYPES, RenamingParser, is_stream, join_stream, split_reply
 from catalog.operations import OPERATIONS
 from config import egress
@@ -199,14 +200,22 @@ class Attempts:
         self.sound: PlainSound | None = None
         # A whole answer that is being parsed.
         self._answer: Body | None = None
-        # What was not sent of a request whose content is freed.
-        self._left_out: list[str] | None = None
+        # The names of what is not sent to the latest candidate; its readers share the list.
+        self.left_out: list[str] = [*admission.request.left_out]
         # The names of functions that are too long for the present target, by those that it got.
         self._names: dict[str, str] = {}
         self.latency_ms: int | None = None
         self.records: list[dict[str, Any]] = []
         self.failures: list[Failure] = []
-        self._admission, self._request = admission, admission.request
+        self._admission = admission
+        request = self._request = admission.request
+        # Whether the endpoint and its format decide about more than the fields of a call.
+        self._has_wishes = (
+            request.server_tools is not NO_TOOLS
+            or not EFFORTS.isdisjoint(request.fields)
+            or request.has_long_cache
+            or request.native is not None
+        )
         self._egress_client, self._workload = egress_client, workload
         self._watcher = watcher
         # The subject that the first attempt probes, while it has no outcome.
@@ -476,6 +485,9 @@ class Attempts:
             outbound = await self._workload.run(request.size, build, call, copies=_BUILDING_COPIES)
         except msgspec.ValidationError as exc:  # a number out of range
             raise Untranslatable(f"This provider's format cannot have the request: {exc}") from None
+        lost = call.left_out | outbound.left_out
+        if lost or self.left_out or self._has_wishes:
+            self.left_out[:] = candidate.name_left_out(request, lost)
         if settings.TRACE_UPSTREAMS:
             outbound = self._watcher.trace_request(outbound)
         # What was made for the upstream is in memory until it answers.
@@ -552,19 +564,10 @@ class Attempts:
         """Returns the members that describe the routing; none unless the caller asked for them."""
         if not self._admission.is_metadata_wanted:
             return {}
-        return _describe_routing(
-            self._admission, self.records, self.name_left_out(), self.elapsed_ms
-        )
-
-    def name_left_out(self) -> list[str]:
-        """Returns what of the request is not sent to the present candidate."""
-        if self._left_out is not None:
-            return self._left_out
-        return self.candidate.name_left_out(self._admission.request)
+        return _describe_routing(self._admission, self.records, self.left_out, self.elapsed_ms)
 
     def forget_request(self) -> None:
         """Frees the content of the request, which no other candidate gets."""
-        self._left_out = self.name_left_out()
         self._request.forget()
 
     def _record(self, latency_ms: int, error: GatewayError | None) -> None:
@@ -743,16 +746,13 @@ def build_call(
     if not EFFORTS.isdisjoint(options):
         for name in EFFORTS - options.keys():
             fields.pop(name, None)
+    left_out = frozenset[str]()
     if (known := route.supported_parameters) is not None:
         # Some providers refuse unknown parameters, even those without effect. The output bound is
         # never left out, because the hold is computed from it.
         kept = BOUNDS | request.server_tools.searches
-        for name in request.parameters - known - kept:
-            if name == "tools" and request.server_tools.searches:
-                # A search is no function: its form says whether the endpoint has one.
-                keep_searches(fields)
-            else:
-                fields.pop(name, None)
+        if unlisted := request.parameters - known - kept:
+            left_out = _drop_unlisted(fields, request, unlisted)
         if request.max_tokens and BOUNDS & fields.keys() and not BOUNDS & fields.keys() <= known:
             # The endpoint must apply the bound, so it is sent under a name that the endpoint lists.
             max_tokens = request.max_tokens
@@ -770,8 +770,10 @@ def build_call(
         for name in BOUNDS:
             fields.pop(name, None)
         fields[_bound_name(names, route.supported_parameters)] = max_tokens
+    native = candidate.native_of(request)
     return Call(
-        native=candidate.native_of(request),
+        native=native,
+        left_out=left_out if native is None else frozenset(),
         keeps_lifetimes=not (request.has_long_cache and candidate.shortens_caches(request)),
         operation=request.operation,
         base_url=route.base_url,
@@ -788,6 +790,24 @@ def build_call(
         is_billed_by_token=route.price.bills_completions,
         most_searches=request.server_tools.most_searches,
     )
+
+
+def _drop_unlisted(
+    fields: dict[str, Any], request: InferenceRequest, names: frozenset[str]
+) -> frozenset[str]:
+    """Removes the fields of these names; returns the names of those that asked for something.
+
+    The gateway itself hides the reasoning from callers who want none.
+    """
+    unheard = names - {"include_reasoning"}
+    for name in names:
+        if name == "tools" and request.server_tools.searches:
+            # A search is no function: its form says whether the endpoint has one.
+            keep_searches(fields)
+            unheard -= set() if request.server_tools.has_functions else {name}
+        else:
+            fields.pop(name, None)
+    return name_asked(request.fields, unheard)
 
 
 def _bound_name(names: Sequence[str], supported: frozenset[str] | None) -> str:

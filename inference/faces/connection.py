@@ -7,7 +7,7 @@ import hashlib
 import math
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Set
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from hmac import compare_digest
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -304,10 +304,8 @@ class Connection(RequestHead):
         self.generation_id = ""
         self.rate_headers: Mapping[str, str] | None = None
         self.preset: AppliedPreset | None = None
-        # What the request offered and the model was not told of.
-        self.left_out: tuple[str, ...] = ()
-        # Names what is not sent to the candidate that answers, once there is one.
-        self.name_left_out: Callable[[], list[str]] | None = None
+        # What the request asked for and the model was not told of; that of the latest attempt.
+        self.left_out: Sequence[str] = ()
         # The status was sent; and an event, not only comments.
         self.has_begun = self._has_events = False
         self._late_timer: asyncio.TimerHandle | None = None
@@ -548,9 +546,8 @@ class Connection(RequestHead):
             headers.append((b"x-generation-id", self.generation_id.encode()))
         if self.rate_headers:
             headers += [(name.encode(), text.encode()) for name, text in self.rate_headers.items()]
-        left_out = self.left_out if self.name_left_out is None else self.name_left_out()
-        if left_out:
-            headers.append((b"x-left-out", write_list(left_out)))
+        if self.left_out:
+            headers.append((b"x-left-out", write_list(self.left_out)))
         return headers
 
 

@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 _STATUS = b"x-openrouter-cache-status"
 _AGE = b"x-openrouter-cache-age"
 _TTL = b"x-openrouter-cache-ttl"
+_LEFT_OUT = b"x-left-out"
 
 
 class CacheUse(Tap):
@@ -83,6 +84,10 @@ class CacheUse(Tap):
             (_AGE, str(found.age).encode()),
             (_TTL, str(found.seconds_left).encode()),
         )
+        # An entry has no other header.
+        exchange.attempts.left_out[:] = [
+            name for _, names in answer.headers for name in names.decode().split(", ")
+        ]
         exchange.settle(cached_from=found.generation_id)
         self._is_hit = True
         return KnownAnswer(answer.body, answer.is_native)
@@ -129,7 +134,10 @@ class CacheUse(Tap):
             return
         await self._answers.keep(
             KeptResponse(
-                memoryview(body), streamed=self._request.stream, is_native=self._is_native
+                memoryview(body),
+                [pair for pair in self._connection.common_headers() if pair[0] == _LEFT_OUT],
+                streamed=self._request.stream,
+                is_native=self._is_native,
             ),
             self._exchange.organization_id,
             self._exchange.generation_id,

@@ -335,8 +335,13 @@ class Candidate:
         native = request.native
         return native if native is not None and self.route.speaks(native) else None
 
-    def name_left_out(self, request: InferenceRequest) -> list[str]:
-        """Returns what the request offers or prefers, and the provider is not told of."""
+    def name_left_out(
+        self, request: InferenceRequest, lost: frozenset[str] = frozenset()
+    ) -> list[str]:
+        """Returns what the request offers or prefers, and the provider is not told of.
+
+        ``lost`` are the fields of its call that are not sent.
+        """
         names = self.find_unpriced(request) | self.find_dearer(request)
         if self.route.drops_thinking(request):
             names |= EFFORTS.intersection(request.fields)
@@ -347,8 +352,10 @@ class Candidate:
             names |= native.beside.get(self.route.dialect or "", frozenset())
             if not self.is_byok:
                 names |= native.foreign
+        options = self.options or {}
+        names |= {f"provider.options.{name}" if name in options else name for name in lost}
         left_out = request.left_out if native is None else native.left_out
-        return [*left_out, *sorted(names)]
+        return [*left_out, *sorted(names.difference(left_out))]
 
     @property
     def pace(self) -> Pace | None:

@@ -13,6 +13,7 @@ from catalog.dialects.anthropic.chat import (
     choose_sampling,
     effort_name,
     host,
+    name_lost,
     names_deployments,
     operations,
     output_limit,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ from catalog.dialects.base import (
 from catalog.dialects.shared import messages, replies
 from catalog.dialects.shared.constraints import ANTHROPIC
 from catalog.dialects.shared.credentials import host_of_url
+from catalog.dialects.shared.left_out import name_asked
 from catalog.dialects.shared.messages import Chat, Media, ReasoningBlock, Text, ToolCall, ToolResult
 from catalog.dialects.shared.raw import is_null, write_arguments
 from catalog.dialects.shared.replies import ANTHROPIC_FORMAT, Finish, Output
@@ -59,6 +60,10 @@ _MIN_TOP_P: Final = 0.95
 # The share of the output that each effort may use for thinking, in percent.
 _SHARES: Final = {"minimal": 10, "low": 20, "medium": 50, "high": 80, "xhigh": 95, "max": 95}
 _EFFORTS: Final = {"minimal": "low"}
+_EFFORT_FIELDS: Final = frozenset(("reasoning", "reasoning_effort"))
+_SAMPLING: Final = frozenset(("temperature", "top_p", "top_k"))
+# The fields that the format has, beside those of every format.
+_SAID: Final = ("top_k", "parallel_tool_calls", "cache_control")
 _FINISHES: Final = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -81,11 +86,13 @@ class Sampling:
 
 
 def build(call: Call) -> OutboundRequest:
+    chat = messages.parse_chat(call, ANTHROPIC, has_search=True)
     return OutboundRequest(
         method="POST",
         url=f"{call.base_url}/messages",
         headers=build_headers(call, call.secret),
-        body=_encode(build_body(call, messages.parse_chat(call, ANTHROPIC, has_search=True))),
+        body=_encode(build_body(call, chat)),
+        left_out=name_lost(call, chat),
     )
 
 
@@ -211,6 +218,23 @@ def choose_sampling(call: Call, chat: Chat, thinking: dict[str, Any] | None) -> 
         temperature = min(temperature, 1)
         top_p = top_p if call.capabilities.combines_sampling else None
     return Sampling(temperature, top_p, chat.top_k)
+
+
+def name_lost(call: Call, chat: Chat, said: Iterable[str] = _SAID) -> frozenset[str]:
+    """Returns the names of what a request asks for and :func:`build_body` does not write.
+
+    ``said`` are the fields that the format has, beside those of every format.
+    """
+    thinking = build_thinking(call, chat, output_limit(call, chat))
+    sampling = choose_sampling(call, chat, thinking)
+    lost = {name for name in _SAMPLING & call.fields.keys() if getattr(sampling, name) is None}
+    if chat.reasoning.is_on and thinking is None:
+        lost |= _EFFORT_FIELDS & call.fields.keys()
+    unsaid = messages.name_lost(call, chat, said) | name_asked(call.fields, lost)
+    has_budget = call.capabilities.has_thinking_budget
+    if chat.reasoning.max_tokens is None or thinking is None or has_budget:
+        return unsaid
+    return unsaid | {"reasoning.max_tokens"}
 
 
 def effort_name(call: Call, chat: Chat) -> str | None:

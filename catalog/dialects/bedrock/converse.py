@@ -67,6 +67,9 @@ _FINISHES: Final = {
     "malformed_model_output": "error",
     "malformed_tool_use": "error",
 }
+# The fields that the format has, beside those of every format, and those that Claude has here.
+_MARKS: Final = frozenset(("cache_control",))
+_SAID: Final = _MARKS | {"top_k"}
 # Some models refuse a result without content.
 _NO_RESULT: Final = {"text": "The result is empty."}
 
@@ -198,7 +201,14 @@ def host(base_url: str | None, secret: Secret) -> str:
 
 def build(call: Call, *, clock: Callable[[], float] = database_clock.time) -> OutboundRequest:
     method = "converse-stream" if call.stream else "converse"
-    return post(call, method, _build_body(call, messages.parse_chat(call, BEDROCK)), clock)
+    chat = messages.parse_chat(call, BEDROCK)
+    request = post(call, method, _build_body(call, chat), clock)
+    if call.capabilities.is_anthropic:
+        lost = anthropic.name_lost(call, chat, _SAID)
+    else:
+        lost = messages.name_lost(call, chat, _MARKS)
+    request.left_out = lost if chat.cache is None else lost | _MARKS
+    return request
 
 
 def parse_reply(operation: Operation, body: Body) -> Reply:

@@ -17,7 +17,7 @@ from catalog.dialects.gemini.images import (
 from catalog.dialects.shared.credentials import host_of_url
 from config.egress import OutboundRequest
 
-_BUILDERS: Final[Mapping[Operation, Callable[[Call], bytes]]] = {
+_BUILDERS: Final[Mapping[Operation, Callable[[Call], tuple[bytes, frozenset[str]]]]] = {
     Operation.CHAT: build_chat,
     Operation.IMAGES: build_images,
 }
@@ -39,7 +39,10 @@ def build(call: Call) -> OutboundRequest:
     method = "streamGenerateContent?alt=sse" if call.stream else "generateContent"
     url = f"{call.base_url}/models/{quote(call.model, safe='')}:{method}"
     login = call.secret.in_header("x-goog-api-key")
-    return post_json(call, url, login, _BUILDERS[call.operation](call))
+    body, lost = _BUILDERS[call.operation](call)
+    request = post_json(call, url, login, body)
+    request.left_out = lost
+    return request
 
 
 def parse_reply(operation: Operation, body: Body) -> Reply:

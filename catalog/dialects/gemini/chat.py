@@ -37,6 +37,10 @@ from catalog.pricing import Usage
 _MOST_CITED_TEXT: Final = 4_194_304
 _MAX_BUDGET: Final = 24576
 _LEVELS: Final = {"minimal": "MINIMAL", "low": "LOW", "medium": "MEDIUM"}
+# The fields that the format has, beside those of every format.
+_SAID: Final = (
+    "top_k", "seed", "n", "presence_penalty", "frequency_penalty", "modalities",
+)  # fmt: skip
 _MODES: Final = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 FINISHES: Final = {
     "STOP": "stop",
@@ -171,11 +175,13 @@ _decode = msgspec.json.Decoder(_Response).decode
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
-def build_chat(call: Call) -> bytes:
-    """Returns the body of a chat request; raises :class:`base.Untranslatable`."""
-    return _encode(
-        _build_body(call, messages.parse_chat(call, constraints.GEMINI, has_search=True))
-    )
+def build_chat(call: Call) -> tuple[bytes, frozenset[str]]:
+    """Returns the body of a chat request, and the names of what it lacks.
+
+    Raises :class:`base.Untranslatable`.
+    """
+    chat = messages.parse_chat(call, constraints.GEMINI, has_search=True)
+    return _encode(_build_body(call, chat)), messages.name_lost(call, chat, _SAID)
 
 
 def parse_chat(body: Body) -> Reply:

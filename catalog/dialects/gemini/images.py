@@ -118,8 +118,8 @@ class _Response(CamelStruct):
 _decode = msgspec.json.Decoder(_Response).decode
 
 
-def build_images(call: Call) -> bytes:
-    """Returns the body of a request; raises :class:`base.Untranslatable`."""
+def build_images(call: Call) -> tuple[bytes, frozenset[str]]:
+    """Returns the body of a request, which lacks nothing; raises :class:`base.Untranslatable`."""
     members = read_members(call.fields)
     if members.get("n", 1) != 1:
         raise Untranslatable(f"n: {_NAME} makes one image a request. Send several requests.")
@@ -136,7 +136,7 @@ def build_images(call: Call) -> bytes:
         config["imageConfig"] = image
     parts = [*map(_build_media, references), {"text": members.get("prompt", "")}]
     body = {"contents": [{"role": "user", "parts": parts}], "generationConfig": config}
-    return b"".join(encode_pieces(body))
+    return b"".join(encode_pieces(body)), frozenset()
 
 
 def _build_image_config(members: dict[str, Any]) -> dict[str, str]:

@@ -43,6 +43,8 @@ _EXTENSIONS: Final = (
     ("reasoning", "reasoning_details", b'"reasoning"'),
     ("reasoning_details", "reasoning_details", b'"reasoning_details"'),
 )
+# The extension that is named where it is left out: it asks for something.
+_CACHE_MARK: Final = "cache_control"
 # An id of a call that is empty or too long, or another long id.
 _ODD_ID: Final = re.compile(rb'"(?:tool_call_)?id"\s*:\s*"(?:"|[^"\\]{41})')
 # What may have to be adapted: earlier calls, thoughts, marks of cached prefixes, a wrong name.
@@ -104,10 +106,13 @@ def build_request(
     if not TIDIED.isdisjoint(fields):
         tidy_fields(fields)
     body, *rest = pieces = _write_pieces(fields)
+    left_out: frozenset[str] = frozenset()
     marked = _ANSWERED if call.capabilities.has_short_call_ids else _MARKED
     if any(marked.search(piece) for piece in pieces):
         whole = b"".join(pieces)
         body, rest = _adapt_body(call, fields, whole, has_signatures=has_signatures), []
+        if listed is not None and _CACHE_MARK not in listed and b'"cache_control"' in whole:
+            left_out = frozenset((_CACHE_MARK,))
     return OutboundRequest(
         method="POST",
         url=url,
@@ -118,6 +123,7 @@ def build_request(
         },
         body=bytes(body),
         rest=tuple(rest),
+        left_out=left_out,
     )
 
 

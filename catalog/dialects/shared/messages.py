@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import mimetypes
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, Final, Literal
@@ -25,6 +25,7 @@ from catalog.dialects.shared.constraints import (
     name_media_type,
     restrict_schema,
 )
+from catalog.dialects.shared.left_out import name_asked
 from catalog.dialects.shared.pairs import BEGIN, CONTINUE, NO_CALL, NO_RESULT, pair_parts
 from catalog.dialects.shared.raw import first_byte, is_blank, is_null, write_arguments
 from catalog.dialects.shared.replies import name_format
@@ -50,6 +51,13 @@ _JSON_ONLY: Final = (
 _CHOICES: Final = frozenset(("auto", "none", "required"))
 # Fields that change the answer and that no other format has.
 _LOST: Final = frozenset(("functions", "image_config"))
+# The fields for which every format has words, and those that the gateway reads itself. Tools and
+# searches are left out or refused before.
+_SAID: Final = searches.SEARCH_FIELDS | {
+    "messages", "stream", "stream_options", "max_tokens", "max_completion_tokens", "temperature",
+    "top_p", "stop", "tools", "tool_choice", "response_format", "reasoning", "reasoning_effort",
+    "include_reasoning", "user",
+}  # fmt: skip
 # What an answer may be asked to be, besides what the format of a schema says.
 _FORMATS: Final = ("text", "json_object", "json_schema")
 
@@ -279,7 +287,8 @@ class Chat:
     """A chat request: the conversation, the tools, and the options of the reply.
 
     ``search`` is the search of the web that the provider runs for the model. Without
-    ``has_own_tools`` the tools are those of earlier calls, which a target demands.
+    ``has_own_tools`` the tools are those of earlier calls, which a target demands. ``marks`` names
+    the members of messages and tools that end a cached prefix, as the caller wrote them.
     """
 
     system: list[Text]
@@ -304,6 +313,7 @@ class Chat:
     schema_name: str | None
     modalities: list[str]
     cache: dict[str, Any] | None
+    marks: frozenset[str]
     user: str | None
 
     @property
@@ -346,6 +356,7 @@ def parse_chat(call: Call, target: Constraints, *, has_search: bool = False) -> 
     for name in _LOST & call.fields.keys():
         if msgspec.json.decode(_encode(call.fields[name])):
             raise Untranslatable(f"{name}: This provider's format has no such field.")
+    marks = frozenset(_name_marks(request))
     if not call.keeps_lifetimes:
         _drop_lifetimes(request)
     search, functions = _split_tools(call, request.tools or [])
@@ -388,8 +399,17 @@ def parse_chat(call: Call, target: Constraints, *, has_search: bool = False) -> 
         schema_name=None if schema is None else schema.name,
         modalities=request.modalities or [],
         cache=request.cache_control,
+        marks=marks,
         user=request.user,
     )
+
+
+def _name_marks(request: _Request) -> Iterator[str]:
+    """Yields the names of the marks of cached prefixes in messages and tools."""
+    contents = [message.content for message in request.messages]
+    parts = [part for parts in contents if isinstance(parts, list) for part in parts]
+    if any(each.cache_control is not None for each in (*parts, *(request.tools or ()))):
+        yield "cache_control"
 
 
 def _drop_lifetimes(request: _Request) -> None:
@@ -403,6 +423,15 @@ def _drop_lifetimes(request: _Request) -> None:
     for mark in marks:
         if mark is not None:
             mark.pop("ttl", None)
+
+
+def name_lost(call: Call, chat: Chat, said: Iterable[str]) -> frozenset[str]:
+    """Returns the names of what a request asks for and a format lacks.
+
+    ``said`` are the fields that the format has, beside those of every format.
+    """
+    known = _SAID.union(said)
+    return name_asked(call.fields, call.fields.keys() - known) | (chat.marks - known)
 
 
 def omit_none(**members: Any) -> dict[str, Any]:

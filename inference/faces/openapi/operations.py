@@ -149,7 +149,8 @@ _TOLD: Final = {
     **_RATE_LIMITS,
 }
 _LEFT_OUT: Final = _header(
-    "X-Left-Out", "The tools and items of the request that were not sent, separated by commas."
+    "X-Left-Out",
+    "The tools, fields and items of the request that were not sent, separated by commas.",
 )
 _RETRY_AFTER: Final = _header(
     "Retry-After", "The seconds after which a new attempt makes sense.", type="integer"

@@ -100,6 +100,15 @@ def test_a_cached_answer_costs_nothing_and_has_a_generation_of_its_own(kept: Sit
     assert (shown["response_cache_source_id"], shown["total_cost"]) == (was["id"], 0)
 
 
+def test_a_cached_answer_names_what_its_provider_did_not_get(site: Site) -> None:
+    site.publish(supported_parameters=["max_tokens"])
+    keep_answers(site.tenant)
+    body = {**site.chat_body(), "seed": 1, "top_k": 5}
+    answers = [ask(site, body) for _ in range(2)]
+    assert [cache_status(each) for each in answers] == ["MISS", "HIT"]
+    assert [each.headers["X-Left-Out"] for each in answers] == ["seed, top_k"] * 2
+
+
 def test_what_a_preset_sends_to_a_provider_is_a_part_of_the_request(kept: Site) -> None:
     body = {**kept.chat_body(), "preset": "support"}
     found = []

@@ -129,19 +129,23 @@ def native_body_of(dialect: str, form: NativeFormat, request: InferenceRequest) 
     return _build(found, dialect, request.fields, capabilities=capabilities, native=native)
 
 
-def _build(found: Any, dialect: str, fields: Any, capabilities: Capabilities, **more: Any) -> Any:
+def secret_of(dialect: str, capabilities: Capabilities) -> Secret:
+    """Returns a secret that the dialect can read."""
     is_claude = capabilities.native_format == NativeFormat.ANTHROPIC
     secrets = {
         "azure": clouds.foundry() if is_claude else clouds.azure(),
         "bedrock": clouds.bedrock_key(),
         "vertex": clouds.vertex(),
     }
-    secret = json.dumps(secrets[dialect]) if dialect in secrets else "key"
+    return Secret(json.dumps(secrets[dialect]) if dialect in secrets else "key")
+
+
+def _build(found: Any, dialect: str, fields: Any, capabilities: Capabilities, **more: Any) -> Any:
     call = Call(
         operation=Operation.CHAT,
         base_url="https://host/v1",
         model="m",
-        secret=Secret(secret),
+        secret=secret_of(dialect, capabilities),
         fields=fields,
         capabilities=capabilities,
         **more,

@@ -1,0 +1,201 @@
+"""Each field of a chat is sent to an endpoint, named as left out there, or refused by its name."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, NamedTuple
+
+import pytest
+from django.conf import settings
+from msgspec.structs import replace
+
+from catalog.capabilities import UNDESCRIBED, Capabilities, NativeFormat, ThinkingControl
+from catalog.dialects.base import Operation, Untranslatable
+from config.api.errors import InvalidRequest
+from inference.exchange.attempts import build_call
+from inference.requests import parsing
+from inference.requests.operations.completions import PARAMETERS
+from inference.requests.operations.gateway_fields import GATEWAY_FIELDS
+from inference.requests.operations.server_tools import PROVIDER_FIELDS
+from tests.support.dialects.reading import dialect_of
+from tests.support.inference.dialects import LOOK, secret_of
+from tests.support.inference.routes import route, select
+
+CLAUDE: Final = Capabilities(native_format=NativeFormat.ANTHROPIC)
+BUDGET: Final = replace(CLAUDE, thinking=ThinkingControl.BUDGET)
+FORMATS: Final = [
+    *((name, UNDESCRIBED) for name in ("openai", "azure", "vertex", "gemini", "bedrock")),
+    *((name, CLAUDE) for name in ("anthropic", "azure", "vertex", "bedrock")),
+    ("anthropic", BUDGET),
+    ("bedrock", BUDGET),
+]
+# What the gateway reads itself, and what every chat has.
+KEPT: Final = GATEWAY_FIELDS | {"messages", "stream", "stream_options", "include_reasoning"}
+FIELDS: Final[dict[str, Any]] = {
+    "cache_control": {"type": "ephemeral"},
+    "dataSources": [{"type": "AzureCognitiveSearch"}],
+    "data_sources": [{"type": "azure_search"}],
+    "enable_search": True,
+    "frequency_penalty": 0.5,
+    "image_config": {"aspect_ratio": "16:9", "image_size": "2K"},
+    "logit_bias": {"50256": -100},
+    "logprobs": True,
+    "max_completion_tokens": 2000,
+    "max_tokens": 2000,
+    "metadata": {"job": "7"},
+    "min_p": 0.5,
+    "modalities": ["text", "image"],
+    "n": 2,
+    "parallel_tool_calls": False,
+    "prediction": {"type": "content", "content": "x"},
+    "presence_penalty": 0.5,
+    "prompt_cache_key": "k",
+    "prompt_cache_options": {"mode": "explicit", "ttl": "12h"},
+    "prompt_cache_retention": "24h",
+    "reasoning": {"effort": "high"},
+    "reasoning_effort": "high",
+    "repetition_penalty": 1.5,
+    "response_format": {"type": "json_object"},
+    "search_parameters": {"mode": "on"},
+    "seed": 0,
+    "service_tier": "flex",
+    "stop": ["x"],
+    "store": True,
+    "structured_outputs": True,
+    "temperature": 0,
+    "tool_choice": "required",
+    "tools": [LOOK],
+    "top_a": 0.5,
+    "top_k": 5,
+    "top_logprobs": 3,
+    "top_p": 0.5,
+    "verbosity": "low",
+    "web_search_options": {},
+}
+# What a field needs beside it.
+BESIDE: Final[dict[str, dict[str, Any]]] = {
+    "parallel_tool_calls": {"tools": [LOOK]},
+    "tool_choice": {"tools": [LOOK]},
+    "top_logprobs": {"logprobs": True},
+}
+
+
+class Sent(NamedTuple):
+    body: Any
+    left_out: list[str]
+
+
+def send(dialect: str, capabilities: Capabilities, fields: dict[str, Any], **members: Any) -> Sent:
+    """Returns what an endpoint gets of a chat, and the names of what it does not get."""
+    ask = {"model": "a/b", "messages": [{"role": "user", "content": "Hi"}], **fields}
+    request = parsing.parse(Operation.CHAT, json.dumps(ask).encode())
+    members = {"private": True, "dialect": dialect, "capabilities": capabilities, **members}
+    candidate = select(request, route("own", **members)).candidates[0]
+    call = build_call(candidate, request, None, None)
+    call = replace(call, secret=secret_of(dialect, capabilities), base_url="https://host/v1")
+    built = dialect_of(dialect, capabilities).build(call)
+    lost = call.left_out | built.left_out
+    body = json.loads(b"".join((built.body, *built.rest)))
+    return Sent(body, candidate.name_left_out(request, lost))
+
+
+def find_outcome(dialect: str, capabilities: Capabilities, name: str, **members: Any) -> str:
+    beside = BESIDE.get(name, {})
+    before = send(dialect, capabilities, beside, **members)
+    try:
+        after = send(dialect, capabilities, {**beside, name: FIELDS[name]}, **members)
+    except (InvalidRequest, Untranslatable) as error:
+        return "refused" if name in str(error) else "refused without its name"
+    is_named = set(after.left_out) - set(before.left_out) == {name}
+    if after.body == before.body:
+        return "named" if is_named else "ignored"
+    return "sent" if after.left_out == before.left_out else "sent and named"
+
+
+def test_the_table_has_every_field_of_the_interface() -> None:
+    document = json.loads((settings.BASE_DIR / "tests/contract/openapi.json").read_text())
+    shape = document["components"]["schemas"]["ChatRequest"]["properties"]
+    assert FIELDS.keys() == (shape.keys() | PARAMETERS | PROVIDER_FIELDS) - KEPT
+
+
+@pytest.mark.parametrize("private", [True, False])
+@pytest.mark.parametrize("listed", [None, frozenset[str]()])
+@pytest.mark.parametrize(("dialect", "capabilities"), FORMATS)
+def test_a_field_is_sent_or_named_or_refused(
+    dialect: str, capabilities: Capabilities, listed: frozenset[str] | None, private: bool
+) -> None:
+    lists = dict.fromkeys(("supported_parameters", "listed_parameters"), listed)
+    found = {
+        name: find_outcome(dialect, capabilities, name, private=private, **lists) for name in FIELDS
+    }
+    assert {
+        name: outcome
+        for name, outcome in found.items()
+        if outcome not in ("sent", "named", "refused")
+    } == {}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"n": 1, "frequency_penalty": 0, "logit_bias": {}, "logprobs": False, "store": False},
+        {"modalities": ["text"], "parallel_tool_calls": True, "service_tier": "auto"},
+        {"seed": None, "verbosity": "", "top_p": 1, "temperature": 1, "user": "u"},
+        {"stream_options": {"include_usage": True}, "include_reasoning": False},
+    ],
+)
+@pytest.mark.parametrize(("dialect", "capabilities"), FORMATS)
+def test_what_would_be_so_anyway_is_not_named(
+    dialect: str, capabilities: Capabilities, fields: dict[str, Any]
+) -> None:
+    assert send(dialect, capabilities, fields).left_out == []
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "fields", "names"),
+    [
+        # The least budget does not fit into the bound.
+        (BUDGET, {"reasoning_effort": "high", "max_tokens": 1024}, ["reasoning_effort"]),
+        (BUDGET, {"reasoning": {"max_tokens": 3000}, "max_tokens": 3000}, ["reasoning"]),
+        (BUDGET, {"reasoning": {"max_tokens": 3000}, "max_tokens": 3001}, []),
+        (BUDGET, {"reasoning": {"effort": "low"}, "tools": [LOOK], "tool_choice": "required"},
+         ["reasoning"]),
+        (CLAUDE, {"reasoning": {"effort": "low"}, "tools": [LOOK], "tool_choice": "required"},
+         ["reasoning"]),
+        (CLAUDE, {"reasoning": {"max_tokens": 3000}}, ["reasoning.max_tokens"]),
+        (CLAUDE, {"reasoning": {"enabled": False}}, []),
+        (CLAUDE, {"reasoning_effort": "low", "temperature": 0, "top_k": 5, "top_p": 0.5},
+         ["temperature", "top_k", "top_p"]),
+        (CLAUDE, {"temperature": 0, "top_p": 0.5}, ["top_p"]),
+        (CLAUDE, {"provider": {"options": {"own": {"speed": "fast", "top_k": 5}}}},
+         ["provider.options.speed"]),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("dialect", ["anthropic", "azure", "bedrock", "vertex"])
+def test_what_claude_does_not_get_is_named(
+    dialect: str, capabilities: Capabilities, fields: dict[str, Any], names: list[str]
+) -> None:
+    assert send(dialect, capabilities, fields).left_out == names
+
+
+@pytest.mark.parametrize(
+    ("dialect", "listed", "names"),
+    [
+        ("gemini", None, ["cache_control"]),
+        ("bedrock", None, []),
+        ("anthropic", None, []),
+        ("openai", None, []),
+        ("openai", frozenset(("tools",)), ["cache_control"]),
+        ("openai", frozenset(("tools", "cache_control")), []),
+    ],
+)
+@pytest.mark.parametrize("is_tool", [True, False])
+def test_marks_of_cached_prefixes_are_named(
+    dialect: str, listed: frozenset[str] | None, names: list[str], is_tool: bool
+) -> None:
+    mark = {"cache_control": {"type": "ephemeral"}}
+    part = {"type": "text", "text": "Hi", **mark}
+    marked = {"messages": [{"role": "user", "content": [part]}]}
+    fields = {"tools": [LOOK | mark]} if is_tool else marked
+    lists = dict.fromkeys(("supported_parameters", "listed_parameters"), listed)
+    assert send(dialect, UNDESCRIBED, fields, **lists).left_out == names
