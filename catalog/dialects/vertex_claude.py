@@ -7,7 +7,6 @@ describes it. It accepts media only inside the request, and ``cache_control`` on
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -31,11 +30,11 @@ _encode = msgspec.json.Encoder().encode
 
 
 def build(call: Call, *, clock: Callable[[], float] = database_clock.time) -> OutboundRequest:
-    chat = messages.parse_chat(call, ANTHROPIC, has_search=True)
+    chat = messages.mark_last(messages.parse_chat(call, ANTHROPIC, has_search=True))
     for part in chat.media:
         if part.url is not None:
             raise messages.unsupported_part(part, "Vertex")
-    request = _post(call, anthropic.build_body(call, replace(chat, cache=None)), clock)
+    request = _post(call, anthropic.build_body(call, chat), clock)
     request.left_out = anthropic.name_lost(call, chat)
     return request
 
@@ -49,9 +48,10 @@ def build_native(
     """
     assert call.native is not None
     body = anthropic.build_native_body(call, call.native)
-    for name in (*call.native.beside.get("vertex", ()), "cache_control"):
+    for name in call.native.beside.get("vertex", ()):
         body.pop(name, None)
-    return _post(call, anthropic.drop_scopes(anthropic.drop_attribution(body)), clock)
+    body = anthropic.drop_scopes(anthropic.drop_attribution(body))
+    return _post(call, anthropic.mark_last_block(body), clock)
 
 
 def _post(call: Call, body: dict[str, Any], clock: Callable[[], float]) -> OutboundRequest:

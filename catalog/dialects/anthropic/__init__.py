@@ -27,6 +27,7 @@ from catalog.dialects.anthropic.native import (
     build_native_request,
     drop_attribution,
     drop_scopes,
+    mark_last_block,
 )
 
 native: Final = NativeMessages(host, build_native_request)

@@ -42,7 +42,14 @@ from catalog.dialects.base import (
     parse_error,
 )
 from catalog.dialects.shared import messages, replies
-from catalog.dialects.shared.raw import ESCAPE, is_null, write_arguments
+from catalog.dialects.shared.raw import (
+    ESCAPE,
+    decode_list,
+    first_byte,
+    is_null,
+    read_member,
+    write_arguments,
+)
 from catalog.dialects.shared.sse import EventDecoder
 from config.credentials import Secret
 from config.egress import OutboundRequest
@@ -66,6 +73,9 @@ _BLOCKS: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 # The end of a stream without a reason.
 _ENDED: Final = StreamEvent(type="message_delta", delta=BlockDelta(stop_reason="end_turn"))
+# Blocks that end no cached prefix.
+_THOUGHTS: Final = frozenset(("thinking", "redacted_thinking"))
+_NO_MARKS: Final = (None, msgspec.Raw(b"null"))
 _CACHED_FIELDS: Final = ("system", "messages", "tools", "cache_control")
 _encode = msgspec.json.Encoder().encode
 _decode_count = msgspec.json.Decoder(int).decode
@@ -159,6 +169,26 @@ def drop_attribution(body: dict[str, Any]) -> dict[str, Any]:
 def is_attribution(block: Any) -> bool:
     text = block.get("text") if isinstance(block, dict) else None
     return isinstance(text, str) and text.startswith(ATTRIBUTION)
+
+
+def mark_last_block(body: dict[str, Any]) -> dict[str, Any]:
+    """Returns a body whose own mark ends a cached prefix at its last block that can have one.
+
+    Bedrock and Vertex cache marked blocks alone.
+    """
+    mark = body.get("cache_control")
+    marked = {name: value for name, value in body.items() if name != "cache_control"}
+    turns = [] if mark in _NO_MARKS else decode_list(body["messages"]) or []
+    for turn in reversed(turns):
+        content = turn.get("content")
+        is_text = first_byte(content) == b'"'
+        blocks = [{"type": "text", "text": content}] if is_text else decode_list(content) or []
+        for block in reversed(blocks):
+            if read_member(block, "type") not in _THOUGHTS:
+                block.setdefault("cache_control", mark)
+                turn["content"] = blocks
+                return {**marked, "messages": turns}
+    return marked
 
 
 def drop_scopes(body: dict[str, Any]) -> dict[str, Any]:

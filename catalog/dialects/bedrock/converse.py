@@ -68,7 +68,7 @@ _FINISHES: Final = {
     "malformed_tool_use": "error",
 }
 # The fields that the format has, beside those of every format, and those that Claude has here.
-_MARKS: Final = frozenset(("cache_control",))
+_MARKS: Final = frozenset(("cache_control", "prompt_cache_breakpoint"))
 _SAID: Final = _MARKS | {"top_k"}
 # Some models refuse a result without content.
 _NO_RESULT: Final = {"text": "The result is empty."}
@@ -202,13 +202,18 @@ def host(base_url: str | None, secret: Secret) -> str:
 def build(call: Call, *, clock: Callable[[], float] = database_clock.time) -> OutboundRequest:
     method = "converse-stream" if call.stream else "converse"
     chat = messages.parse_chat(call, BEDROCK)
-    request = post(call, method, _build_body(call, chat), clock)
     if call.capabilities.is_anthropic:
-        lost = anthropic.name_lost(call, chat, _SAID)
-    else:
-        lost = messages.name_lost(call, chat, _MARKS)
-    request.left_out = lost if chat.cache is None else lost | _MARKS
+        chat = messages.mark_last(chat)
+    request = post(call, method, _build_body(call, chat), clock)
+    request.left_out = _name_lost(call, chat)
     return request
+
+
+def _name_lost(call: Call, chat: Chat) -> frozenset[str]:
+    if call.capabilities.is_anthropic:
+        return anthropic.name_lost(call, chat, _SAID)
+    lost = messages.name_lost(call, chat, _MARKS)
+    return lost if chat.cache is None else lost | {"cache_control"}
 
 
 def parse_reply(operation: Operation, body: Body) -> Reply:

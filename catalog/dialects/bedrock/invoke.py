@@ -45,8 +45,8 @@ _BETAS_OF_TOOLS: Final = tuple(
 # Media that Bedrock would have to fetch.
 _REFERENCES: Final = frozenset(("url", "file"))
 _MAY_REFER: Final = re.compile(rb'"type"\s*:\s*"(?:url|file)"')
-# Members that stand in the path here, or that Bedrock does not know: it caches marked parts alone.
-_NOT_SENT: Final = ("model", "stream", "cache_control")
+# Members that stand in the path here.
+_NOT_SENT: Final = ("model", "stream")
 
 
 class _Part(msgspec.Struct):
@@ -73,7 +73,7 @@ def build_native(
     head: dict[str, Any] = {"anthropic_version": _VERSION}
     if betas := _choose_betas(call.native):
         head["anthropic_beta"] = betas
-    body = anthropic.drop_scopes(anthropic.drop_attribution(body))
+    body = anthropic.mark_last_block(anthropic.drop_scopes(anthropic.drop_attribution(body)))
     method = "invoke-with-response-stream" if call.stream else "invoke"
     return post(call, method, {**head, **body}, clock)
 

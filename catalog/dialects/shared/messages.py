@@ -49,6 +49,8 @@ _JSON_ONLY: Final = (
     "Answer with one JSON object and nothing else: no text around it, no code fence."
 )
 _CHOICES: Final = frozenset(("auto", "none", "required"))
+_MARK: Final = {"type": "ephemeral"}
+_LIFETIMES: Final = ("5m", "1h")
 # Fields that change the answer and that no other format has.
 _LOST: Final = frozenset(("functions", "image_config"))
 # The fields for which every format has words, and those that the gateway reads itself. Tools and
@@ -76,6 +78,12 @@ class _Audio(msgspec.Struct):
     format: str
 
 
+class _Breakpoint(msgspec.Struct):
+    """The end of a cached prefix in OpenAI's words."""
+
+    ttl: Any = None
+
+
 class _Part(msgspec.Struct):
     type: str
     text: str | None = None
@@ -84,6 +92,7 @@ class _Part(msgspec.Struct):
     input_audio: _Audio | None = None
     file: _File | None = None
     cache_control: dict[str, Any] | None = None
+    prompt_cache_breakpoint: _Breakpoint | None = None
 
 
 class _Function(msgspec.Struct):
@@ -356,7 +365,7 @@ def parse_chat(call: Call, target: Constraints, *, has_search: bool = False) -> 
     for name in _LOST & call.fields.keys():
         if msgspec.json.decode(_encode(call.fields[name])):
             raise Untranslatable(f"{name}: This provider's format has no such field.")
-    marks = frozenset(_name_marks(request))
+    marks = frozenset(_read_marks(request))
     if not call.keeps_lifetimes:
         _drop_lifetimes(request)
     search, functions = _split_tools(call, request.tools or [])
@@ -404,11 +413,17 @@ def parse_chat(call: Call, target: Constraints, *, has_search: bool = False) -> 
     )
 
 
-def _name_marks(request: _Request) -> Iterator[str]:
-    """Yields the names of the marks of cached prefixes in messages and tools."""
-    contents = [message.content for message in request.messages]
-    parts = [part for parts in contents if isinstance(parts, list) for part in parts]
-    if any(each.cache_control is not None for each in (*parts, *(request.tools or ()))):
+def _read_marks(request: _Request) -> Iterator[str]:
+    """Yields the names of marks of cached prefixes, and translates those in OpenAI's words."""
+    for message in request.messages:
+        for part in message.content if isinstance(message.content, list) else ():
+            if (end := part.prompt_cache_breakpoint) is not None:
+                yield "prompt_cache_breakpoint"
+                lifetime = {"ttl": end.ttl} if end.ttl in _LIFETIMES else {}
+                part.cache_control = part.cache_control or {**_MARK, **lifetime}
+            elif part.cache_control is not None:
+                yield "cache_control"
+    if any(tool.cache_control is not None for tool in request.tools or ()):
         yield "cache_control"
 
 
@@ -423,6 +438,18 @@ def _drop_lifetimes(request: _Request) -> None:
     for mark in marks:
         if mark is not None:
             mark.pop("ttl", None)
+
+
+def mark_last(chat: Chat) -> Chat:
+    """Returns a chat whose own mark ends a cached prefix at its last part that can have one."""
+    if chat.cache is None:
+        return chat
+    for turn in reversed(chat.turns):
+        for index, part in reversed([*enumerate(turn.parts)]):
+            if isinstance(part, Text | Media | ToolResult):
+                turn.parts[index] = replace(part, cache=part.cache or chat.cache)
+                return replace(chat, cache=None)
+    return chat
 
 
 def name_lost(call: Call, chat: Chat, said: Iterable[str]) -> frozenset[str]:

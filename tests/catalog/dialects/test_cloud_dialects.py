@@ -266,7 +266,7 @@ def test_claude_on_vertex_has_its_own_url_and_body() -> None:
     )
 
 
-def test_claude_on_vertex_refuses_image_urls_and_drops_the_top_level_cache_control() -> None:
+def test_claude_on_vertex_refuses_image_urls_and_marks_the_last_part() -> None:
     def asked(url: str, role: str = "user") -> Call:
         part = {"type": "image_url", "image_url": {"url": url}}
         mark = {"type": "ephemeral"}
@@ -276,6 +276,9 @@ def test_claude_on_vertex_refuses_image_urls_and_drops_the_top_level_cache_contr
 
     sent = json.loads(vertex_claude.build(asked("data:image/png;base64,AAAA")).body)
     assert "cache_control" not in sent
+    mark = {"cache_control": {"type": "ephemeral"}}
+    [image, text] = sent["messages"][0]["content"]
+    assert (text, image.get("cache_control")) == ({"type": "text", "text": "?", **mark}, None)
     for role in ("user", "tool"):
         with pytest.raises(
             Untranslatable, match=r"^Vertex does not accept URLs for image parts\.$"

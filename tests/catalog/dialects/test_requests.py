@@ -10,7 +10,7 @@ from botocore.validate import ParamValidator
 
 from catalog.dialects.base import Operation, Untranslatable
 from tests.support.dialects.reading import dialect_of
-from tests.support.inference.dialects import ASK, CALLED, KINDS, TOOL, body
+from tests.support.inference.dialects import ASK, CALLED, KINDS, MODELS, TOOL, body
 from tests.support.inference.transcripts import TRANSCRIPTS
 
 
@@ -180,6 +180,33 @@ def test_build_translates_cache_control() -> None:
     over_bedrock = body("bedrock", **given)
     assert over_bedrock["messages"][0]["content"] == [{"text": "a"}, point]
     assert over_bedrock["toolConfig"]["tools"][1] == point
+    assert "cache_control" not in over_bedrock
+
+
+@pytest.mark.parametrize(
+    ("model", "is_marked"),
+    [("us.anthropic.claude-opus-4-8-v1:0", True), (MODELS["bedrock"], False)],
+)
+def test_a_mark_of_the_whole_request_stands_behind_its_last_part(
+    model: str, is_marked: bool
+) -> None:
+    mark = {"type": "ephemeral", "ttl": "1h"}
+    made = body("bedrock", model, cache_control=mark)
+    point = {"cachePoint": {"type": "default", "ttl": "1h"}}
+    assert made["messages"][0]["content"] == [{"text": "hi"}, *([point] if is_marked else [])]
+
+
+@pytest.mark.parametrize(("lifetime", "kept"), [("1h", {"ttl": "1h"}), ("30m", {}), (None, {})])
+def test_a_breakpoint_in_the_words_of_openai_is_a_mark(
+    lifetime: str | None, kept: dict[str, str]
+) -> None:
+    end = {"prompt_cache_breakpoint": {"mode": "explicit", "ttl": lifetime}}
+    said = content({"type": "text", "text": "a", **end})
+    mark = {"type": "ephemeral", **kept}
+    made = body("anthropic", messages=said)
+    assert made["messages"][0]["content"] == [{"type": "text", "text": "a", "cache_control": mark}]
+    point = {"cachePoint": {"type": "default", **kept}}
+    assert body("bedrock", messages=said)["messages"][0]["content"] == [{"text": "a"}, point]
 
 
 def test_build_moves_cache_control_of_a_tool_result_after_its_content() -> None:

@@ -199,3 +199,12 @@ def test_marks_of_cached_prefixes_are_named(
     fields = {"tools": [LOOK | mark]} if is_tool else marked
     lists = dict.fromkeys(("supported_parameters", "listed_parameters"), listed)
     assert send(dialect, UNDESCRIBED, fields, **lists).left_out == names
+
+
+@pytest.mark.parametrize(
+    ("dialect", "names"), [("gemini", ["prompt_cache_breakpoint"]), ("bedrock", [])]
+)
+def test_marks_in_the_words_of_openai_are_named(dialect: str, names: list[str]) -> None:
+    part = {"type": "text", "text": "Hi", "prompt_cache_breakpoint": {"mode": "explicit"}}
+    fields = {"messages": [{"role": "user", "content": [part]}]}
+    assert send(dialect, UNDESCRIBED, fields).left_out == names

@@ -208,6 +208,20 @@ def test_claude_gets_what_it_accepts_of_a_message(dialect: str, row: str) -> Non
     assert kept == {name: value for name, value in messages.asked(**sound).items() if name in kept}
 
 
+@pytest.mark.parametrize("is_text", [True, False])
+@pytest.mark.parametrize("dialect", ["bedrock", "vertex"])
+def test_a_mark_of_the_whole_message_stands_at_its_last_block_in_a_cloud(
+    dialect: str, is_text: bool
+) -> None:
+    mark = {"type": "ephemeral", "ttl": "1h", "scope": "global"}
+    text = messages.text("Hi")
+    sent = claude_body(dialect, content="Hi" if is_text else [text, text], cache_control=mark)
+    assert "cache_control" not in sent
+    *before, last = sent["messages"][0]["content"]
+    assert before == ([] if is_text else [text])
+    assert last == text | {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+
+
 def test_what_claude_accepts_passes_in_the_callers_own_bytes() -> None:
     own = (
         b'[ {"role":"user","content":[{"type":"text","text":"\\u00fc"}]}, {"role":"assistant", '
