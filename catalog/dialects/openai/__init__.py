@@ -101,6 +101,8 @@ class _Embedding(msgspec.Struct):
     embedding: msgspec.Raw
 
 
+_VOYAGE: Final = "://api.voyageai.com/"
+_FLOAT: Final = msgspec.Raw(b'"float"')
 _decode_embeddings = msgspec.json.Decoder(list[_Embedding]).decode
 
 
@@ -132,8 +134,29 @@ _PARSERS: Final[Mapping[Operation, Callable[[dict[str, msgspec.Raw]], Reply]]] =
     Operation.RERANK: parse_rerank,
     Operation.IMAGES: parse_images,
 }
+
+
+def _write_embeddings(call: Call) -> Mapping[str, Any]:
+    """Returns the fields of a request; Voyage has names of its own, and refuses all others.
+
+    https://docs.voyageai.com/reference/embeddings-api describes them. Vectors are numbers there
+    unless a request says otherwise.
+    """
+    if _VOYAGE not in f"{call.base_url}/":
+        return call.fields
+    fields = {name: value for name, value in call.fields.items() if name != "user"}
+    if "dimensions" in fields:
+        fields["output_dimension"] = fields.pop("dimensions")
+    if fields.get("encoding_format") == _FLOAT:
+        del fields["encoding_format"]
+    return fields
+
+
 # Operations whose fields or URL differ from those of the interface.
-_WRITERS: Final = {Operation.RERANK: write_rerank}
+_WRITERS: Final[Mapping[Operation, Callable[[Call], Mapping[str, Any]]]] = {
+    Operation.RERANK: write_rerank,
+    Operation.EMBEDDINGS: _write_embeddings,
+}
 _PLACES: Final = {Operation.RERANK: place_rerank}
 
 operations: Final = frozenset(_PARSERS)

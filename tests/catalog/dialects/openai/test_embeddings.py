@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from catalog.dialects import openai
@@ -32,6 +33,23 @@ def test_build_posts_embeddings_to_their_own_path() -> None:
     request = openai.build(call)
     assert request.url == "https://llm.example.com/v1/embeddings"
     assert json.loads(request.body or b"") == {"input": ["a"], "dimensions": 3, "model": "deployed"}
+
+
+def test_voyage_gets_its_own_names() -> None:
+    fields = {"input": ["a"], "dimensions": 256, "encoding_format": msgspec.Raw(b'"float"')}
+    call = Call(
+        operation=Operation.EMBEDDINGS,
+        base_url="https://api.voyageai.com/v1",
+        model="voyage-4",
+        secret=Secret("secret"),
+        fields={**fields, "input_type": "query", "user": "pseudonym"},
+    )
+    assert json.loads(openai.build(call).body) == {
+        "input": ["a"],
+        "input_type": "query",
+        "model": "voyage-4",
+        "output_dimension": 256,
+    }
 
 
 @pytest.mark.parametrize("embedding", [[0.1, 2], [], "AAAA", ""])
