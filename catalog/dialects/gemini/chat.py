@@ -39,8 +39,9 @@ _MAX_BUDGET: Final = 24576
 _LEVELS: Final = {"minimal": "MINIMAL", "low": "LOW", "medium": "MEDIUM"}
 # The fields that the format has, beside those of every format.
 _SAID: Final = (
-    "top_k", "seed", "n", "presence_penalty", "frequency_penalty", "modalities",
+    "top_k", "seed", "n", "presence_penalty", "frequency_penalty", "modalities", "image_config",
 )  # fmt: skip
+_IMAGE_CONFIG: Final = {"aspect_ratio": "aspectRatio", "image_size": "imageSize"}
 _MODES: Final = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 FINISHES: Final = {
     "STOP": "stop",
@@ -180,7 +181,7 @@ def build_chat(call: Call) -> tuple[bytes, frozenset[str]]:
 
     Raises :class:`base.Untranslatable`.
     """
-    chat = messages.parse_chat(call, constraints.GEMINI, has_search=True)
+    chat = messages.parse_chat(call, constraints.GEMINI, has_search=True, said=_SAID)
     return _encode(_build_body(call, chat)), messages.name_lost(call, chat, _SAID)
 
 
@@ -298,8 +299,22 @@ def _build_generation_config(call: Call, chat: Chat) -> dict[str, Any]:
         # responseSchema does not suffice: it lacks keywords that OpenAI's strict schemas require.
         responseJsonSchema=chat.schema,
         responseModalities=[modality.upper() for modality in chat.modalities] or None,
+        imageConfig=_build_image_config(call, chat) or None,
         thinkingConfig=_build_thinking_config(call, chat),
     )
+
+
+def _build_image_config(call: Call, chat: Chat) -> dict[str, Any]:
+    """Returns the options of pictures.
+
+    Raises :class:`base.Untranslatable` for unknown ones, and for a size that has no price.
+    """
+    asked = {name: value for name, value in chat.image_config.items() if value is not None}
+    if unknown := sorted(asked.keys() - _IMAGE_CONFIG.keys()):
+        raise Untranslatable(f"image_config.{unknown[0][:64]}: Gemini has no such option.")
+    if "image_size" in asked and not (call.is_byok or call.is_billed_by_token):
+        raise Untranslatable("image_config.image_size: Pictures of a chat have one price here.")
+    return {_IMAGE_CONFIG[name]: value for name, value in asked.items()}
 
 
 def _build_thinking_config(call: Call, chat: Chat) -> dict[str, Any] | None:

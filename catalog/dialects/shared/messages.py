@@ -183,6 +183,7 @@ class _Request(msgspec.Struct):
     reasoning_effort: str | None = None
     include_reasoning: bool | None = None
     modalities: list[str] | None = None
+    image_config: dict[str, Any] | None = None
     cache_control: dict[str, Any] | None = None
     user: str | None = None
 
@@ -321,6 +322,7 @@ class Chat:
     schema: Raw | None
     schema_name: str | None
     modalities: list[str]
+    image_config: dict[str, Any]
     cache: dict[str, Any] | None
     marks: frozenset[str]
     user: str | None
@@ -349,20 +351,16 @@ class Chat:
         return has_tools and choice is not None and choice.mode == "required"
 
 
-def parse_chat(call: Call, target: Constraints, *, has_search: bool = False) -> Chat:
+def parse_chat(
+    call: Call, target: Constraints, *, has_search: bool = False, said: Iterable[str] = ()
+) -> Chat:
     """Returns the chat request of a call within the constraints of a target.
 
-    ``has_search`` says that the format can ask its provider to search the web. Raises
-    :class:`base.Untranslatable`.
+    ``has_search`` says that the format can ask its provider to search the web. ``said`` are fields
+    that the format has, and others lack. Raises :class:`base.Untranslatable`.
     """
-    try:
-        request = _decode(_encode(dict(call.fields)))
-    except RecursionError:
-        raise Untranslatable("The request has too many levels.") from None
-    except msgspec.DecodeError as exc:
-        # The message of msgspec names a type and a path, and repeats no value.
-        raise Untranslatable(f"The request has an unexpected shape: {exc}") from None
-    for name in _LOST & call.fields.keys():
+    request = _read_request(call)
+    for name in (_LOST & call.fields.keys()).difference(said):
         if msgspec.json.decode(_encode(call.fields[name])):
             raise Untranslatable(f"{name}: This provider's format has no such field.")
     marks = frozenset(_read_marks(request))
@@ -407,10 +405,21 @@ def parse_chat(call: Call, target: Constraints, *, has_search: bool = False) -> 
         schema=None if schema is None else fit_answer_schema(schema.schema, target),
         schema_name=None if schema is None else schema.name,
         modalities=request.modalities or [],
+        image_config=request.image_config or {},
         cache=request.cache_control,
         marks=marks,
         user=request.user,
     )
+
+
+def _read_request(call: Call) -> _Request:
+    try:
+        return _decode(_encode(dict(call.fields)))
+    except RecursionError:
+        raise Untranslatable("The request has too many levels.") from None
+    except msgspec.DecodeError as exc:
+        # The message of msgspec names a type and a path, and repeats no value.
+        raise Untranslatable(f"The request has an unexpected shape: {exc}") from None
 
 
 def _read_marks(request: _Request) -> Iterator[str]:

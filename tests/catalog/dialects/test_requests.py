@@ -56,7 +56,7 @@ def parts_of(kind: str, turn: Any) -> Any:
         {"tools": [{"type": "code_interpreter"}]},
         {"tools": [{"type": "web_search", "allowed_domains": 5}]},
         {"web_search_options": 5},
-        {"image_config": {"aspect_ratio": "1:1"}},
+        {"image_config": {"style": "bold"}},
         {"functions": [{"name": "f"}]},
         {"response_format": {"type": "grammar", "grammar": 'root ::= "a"'}},
         {"response_format": {"type": "python"}},
@@ -70,6 +70,17 @@ def test_build_refuses_fields_that_a_format_cannot_express(
 ) -> None:
     with pytest.raises(Untranslatable):
         body(kind, **fields)
+
+
+def test_gemini_gets_the_options_of_pictures() -> None:
+    asked = {"aspect_ratio": "16:9", "image_size": "4K"}
+    made = body("gemini", image_config=asked, is_byok=True)
+    config = {"imageConfig": {"aspectRatio": "16:9", "imageSize": "4K"}}
+    assert made["generationConfig"] == config
+    # Without a rate of tokens, the price of a picture would not tell its size.
+    with pytest.raises(Untranslatable, match=r"^image_config\.image_size: "):
+        body("gemini", image_config=asked)
+    body("gemini", image_config={"aspect_ratio": "16:9"})
 
 
 @pytest.mark.parametrize(
