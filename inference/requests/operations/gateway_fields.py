@@ -37,6 +37,8 @@ _REFUSED: Final = {
 _CHECKED: Final = frozenset(
     (*_REFUSED, "plugins", "route", "trace", "safety_identifier", "transforms")
 )
+# Fields of chat that go upstream, where a value that sets nothing is refused.
+_UNSENT_IF_EMPTY: Final = frozenset(("response_format", "tool_choice"))
 _decode = msgspec.json.decode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_trace = msgspec.json.Decoder(dict[str, Any]).decode
@@ -65,22 +67,26 @@ _NO_WISHES: Final = Wishes()
 
 
 def drop_unset(fields: dict[str, msgspec.Raw]) -> bytes | None:
-    """Returns a body without the gateway's fields that set nothing; ``None`` if it has none.
+    """Returns a body without some fields that set nothing; ``None`` if it has none.
 
     Such a field may have any type.
     """
-    kept = {name: raw for name, raw in fields.items() if name not in _CHECKED or _sets(raw)}
+    checked = _CHECKED | _UNSENT_IF_EMPTY
+    kept = {name: raw for name, raw in fields.items() if name not in checked or _sets(raw)}
     return None if len(kept) == len(fields) else _encode(kept)
 
 
 def take_wishes(
     operation: Operation, fields: dict[str, msgspec.Raw], models: Iterable[str]
 ) -> Wishes:
-    """Removes the gateway's fields from a request, and returns what they ask for.
+    """Removes the gateway's fields and empty ones from a request; returns what they ask for.
 
     Raises :class:`InvalidRequest` with the name of a field that asks for what this service does not
     do.
     """
+    for name in _UNSENT_IF_EMPTY.intersection(fields):
+        if is_empty(fields[name]):
+            del fields[name]
     found = {name: fields.pop(name) for name in GATEWAY_FIELDS.intersection(fields)}
     # One text is searched faster than each name.
     is_online = _ONLINE in " ".join(models)

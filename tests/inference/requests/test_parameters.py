@@ -105,6 +105,13 @@ def test_a_value_that_sets_nothing_is_never_refused(route: str, name: str) -> No
         assert name not in read(route, **{name: {"x": False, "y": {"z": None}}}).fields
 
 
+@pytest.mark.parametrize("name", ["response_format", "tool_choice"])
+@pytest.mark.parametrize("value", NOTHINGS)
+def test_an_empty_choice_of_a_chat_is_not_sent(name: str, value: Any) -> None:
+    for route in FACES["chat"]:
+        assert name not in read(route, **{name: value}).fields
+
+
 @pytest.mark.parametrize("route", BODIES)
 def test_a_trace_is_bounded(route: str) -> None:
     # Seven bytes are the name and the punctuation.
