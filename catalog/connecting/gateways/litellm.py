@@ -171,10 +171,15 @@ def _find_others(entry: Entry) -> Iterator[str]:
     info = entry.get("model_info")
     mode = info.get("mode") if isinstance(info, Entry) else None
     output = OUTPUTS.get(mode, _TEXT) if isinstance(mode, str) else _TEXT
+    groups = [each for group in _GROUPS if isinstance(each := entry.get(group), Entry)]
+    # Beside a rate of tokens, the price of a text has none of a picture that it reads.
+    has_tokens = output == _TEXT and any(each.get(_TOKENS["prompt"]) for each in groups)
     for group, known in _GROUPS.items():
         members = entry.get(group)
-        for name in members if isinstance(members, Entry) else ():
-            if name not in known and not _charges(name, output):
+        members = members if isinstance(members, Entry) else {}
+        for name, value in members.items():
+            is_unread = has_tokens and bool(value) and name == "input_cost_per_image"
+            if is_unread or (name not in known and not _charges(name, output)):
                 yield f"{group}.{name}"
 
 

@@ -238,13 +238,15 @@ def test_prices_that_cannot_be_charged_are_named(write: Write) -> None:
         "input_cost_per_token_above_200k_tokens_priority": 0.000005,
         "output_cost_per_token_batches": 0.000002,
         "output_cost_per_video_per_second": 0.1,
+        "input_cost_per_image": 0.001,
     }
     prices = {"input_cost_per_token": 0.000002, "output_cost_per_token": 0.000004, **tiers}
     [(_, _, reason)] = left_out(load(write(one(**prices))))
     assert reason == (
         "litellm_params.input_cost_per_token_above_200k_tokens_priority, "
         "litellm_params.output_cost_per_token_batches, "
-        "litellm_params.output_cost_per_video_per_second: no counterpart"
+        "litellm_params.output_cost_per_video_per_second, "
+        "litellm_params.input_cost_per_image: no counterpart"
     )
     [rule] = ModelEndpoint.objects.get().price.price.rules
     assert (rule.conditions.min_prompt_tokens, str(rule.price)) == (200_000, "0.000004")
