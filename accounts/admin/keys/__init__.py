@@ -316,6 +316,16 @@ class ApiKeyAdmin(ConsoleAdmin):
         obj.issued_secret = secret
         return key
 
+    def change(self, request: HttpRequest, obj: Any, form: Any) -> None:
+        obj.edit(**{name: form.cleaned_data[name] for name in form.changed_data})
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Permits no change of a revoked key, nor of a former secret: both ended for good."""
+        # Of an action, unfold passes the text of the key.
+        if isinstance(obj, ApiKey) and (obj.deleted_at or obj.successor_id):
+            return False
+        return super().has_change_permission(request, obj)
+
     def response_add(
         self, request: HttpRequest, obj: Any, post_url_continue: str | None = None
     ) -> HttpResponse:

@@ -18,6 +18,7 @@ from config.clocks.clock import clock
 from config.secrets import digest_api_key
 from tests.support import factories
 from tests.support.console import SUBMIT, fingerprint, listing, messages_of, page, report_of
+from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.governance import make_key, make_member
 from tests.support.operators.four_eyes import press
@@ -52,6 +53,30 @@ def test_change_key_changes_only_name_and_expiry(operator: Client, tenant: Tenan
     assert (found.name, str(found.expires_at)) == ("after", "2100-01-01 00:00:00+00:00")
     assert (found.is_management, found.disabled, found.digest) == (False, False, key.digest)
     assert factories.client(secret.reveal()).get("/api/v1/key").status_code == 200
+
+
+def test_an_earlier_end_of_a_key_ends_its_former_secrets_too(
+    operator: Client, tenant: Tenant
+) -> None:
+    key = ApiKey.objects.get(name="inference")
+    press(operator, key, "rotate", overlap="604800")
+    ends_at = (clock.now() + timedelta(days=1)).replace(microsecond=0)
+    form = {"name": key.name, "expires_at_0": f"{ends_at:%Y-%m-%d}"}
+    operator.post(page(key), {**form, "expires_at_1": f"{ends_at:%H:%M:%S}"})
+    key.refresh_from_db()
+    assert (key.expires_at, key.former.get().expires_at) == (ends_at, ends_at)
+
+
+def test_what_has_ended_takes_no_later_end(operator: Client, tenant: Tenant) -> None:
+    key = ApiKey.objects.get(name="inference")
+    press(operator, key, "rotate", overlap="0")
+    former = key.former.get()
+    key.revoke()
+    later = {"name": "again", "expires_at_0": "2100-01-01", "expires_at_1": "00:00:00"}
+    for row in (key, former):
+        with snapshots.unchanged():
+            assert operator.post(page(row), later).status_code == 403
+            assert 'name="expires_at_0"' not in operator.get(page(row)).text
 
 
 def test_a_revoked_key_is_refused(operator: Client, tenant: Tenant) -> None:
