@@ -70,6 +70,10 @@ class GuardrailViewSet(CreatingViewSet):
     four_eyes: ClassVar = {
         "partial_update": (ChangeKind.GUARDRAILS,),
         "destroy": (ChangeKind.DELETIONS, ChangeKind.GUARDRAILS),
+        "assign_keys": (ChangeKind.GUARDRAILS,),
+        "unassign_keys": (ChangeKind.GUARDRAILS,),
+        "assign_members": (ChangeKind.GUARDRAILS,),
+        "unassign_members": (ChangeKind.GUARDRAILS,),
     }
     queryset = Guardrail.objects.order_by("created_at", "id")
     serializer_class = GuardrailSerializer

@@ -137,6 +137,11 @@ CHANGES: list[tuple[ChangeKind, str, str, Any]] = [
     (ChangeKind.PRICES, "put", "private-endpoints/{endpoint}/pricing", {"pricing": PRICING}),
     (ChangeKind.PRICES, "patch", "private-endpoints/{endpoint}", {"pricing": PRICING}),
     (ChangeKind.MANAGEMENT_KEYS, "post", "keys/{management}/rotate", {}),
+    *(
+        (ChangeKind.GUARDRAILS, "post", f"guardrails/{{guardrail}}/assignments/{path}", body)
+        for whose, body in (("keys", {"key_hashes": []}), ("members", {"member_user_ids": []}))
+        for path in (whose, f"{whose}/remove")
+    ),
 ]
 
 
