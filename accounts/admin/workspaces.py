@@ -13,6 +13,7 @@ from accounts.admin import rate_limits
 from accounts.admin.forms import DollarsFormField, nano_of
 from accounts.models import WORKSPACE_SLUG, ApiKey, BudgetInterval, Workspace, WorkspaceBudget
 from config.audit.context import actor_of
+from config.changes.kinds import ChangeKind, FourEyes
 from config.console.actions import Message, transition
 from config.console.base import ConsoleAdmin, ReadOnlyInline
 from config.console.formatting import nano_dollars
@@ -69,6 +70,8 @@ class WorkspaceAdmin(ConsoleAdmin):
     """Lists the workspaces of organizations."""
 
     form = WorkspaceForm
+    form_guard = FourEyes((ChangeKind.GUARDRAILS,), fields=("fallback",))
+    locks_tenant_first = True
     inlines = (BudgetInline,)
     actions_detail = ("budget", "limit_rates", "delete_texts")
     limit_rates = rate_limits.limit_rates

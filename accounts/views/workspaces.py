@@ -10,7 +10,7 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from accounts.authentication import ManagementKey
+from accounts.authentication import ManagementKey, require_one_person
 from accounts.models import (
     BudgetInterval,
     BudgetNotFound,
@@ -39,7 +39,8 @@ from accounts.views.creations import CreatingViewSet, creates
 from config.api.openapi import DeletedSerializer, operation
 from config.api.params import FlagParameter, read_parameter
 from config.api.text import parse_uuid
-from config.api.viewsets import make_list, make_retrieve, make_update
+from config.api.viewsets import make_list, make_retrieve
+from config.changes.kinds import ChangeKind
 
 _CONFIRMATION: Final = "confirm_default_workspace_deletion"
 _WORKSPACE: Final = OpenApiParameter(
@@ -80,13 +81,17 @@ class WorkspaceViewSet(CreatingViewSet):
 
     retrieve = make_retrieve("getWorkspace", WorkspaceResponseSerializer, "Shows a workspace.")
 
-    partial_update = make_update(
-        "updateWorkspace",
-        UpdateWorkspaceSerializer,
-        WorkspaceResponseSerializer,
-        "Changes the fields that are sent; `null` clears a field.",
-        (404, 422),
+    @operation(
+        "updateWorkspace", UpdateWorkspaceSerializer, WorkspaceResponseSerializer, (404, 422)
     )
+    def partial_update(self, request: Request, workspace_ref: str) -> Response:
+        """Changes the fields that are sent; `null` clears a field."""
+        fields = self.read_body(UpdateWorkspaceSerializer)
+        if "fallback" in fields:
+            require_one_person(request, ChangeKind.GUARDRAILS)
+        workspace = self.get_object()
+        workspace.edit(**fields)
+        return self.respond(workspace)
 
     @operation(
         "deleteWorkspace",

@@ -24,7 +24,8 @@ DESCRIPTIONS = {
     ChangeKind.PRICES: "Prices of endpoints, new endpoints with a price, proposals of price lists, "
     "and imports of the catalogue.",
     ChangeKind.GUARDRAILS: "Guardrails of whole workspaces, also their deletion and the "
-    "enforcement of their shadows, and the preferences of organizations.",
+    "enforcement of their shadows, the preferences of organizations, and the fallback of "
+    "workspaces.",
     ChangeKind.DELETIONS: "Deletions of guardrails, credentials, presets, aliases, private "
     "endpoints, broadcast destinations, operators and groups.",
     ChangeKind.CREDENTIALS: "Base URLs, dialects and credentials of providers, and credentials of "

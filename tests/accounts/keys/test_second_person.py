@@ -127,6 +127,7 @@ CHANGES: list[tuple[ChangeKind, str, str, Any]] = [
     (ChangeKind.GUARDRAILS, "delete", "guardrails/{guardrail}", None),
     (ChangeKind.GUARDRAILS, "patch", "guardrails/{guardrail}", {"name": "loose"}),
     (ChangeKind.GUARDRAILS, "patch", "organization/settings", {"fallback": "none"}),
+    (ChangeKind.GUARDRAILS, "patch", "workspaces/{workspace}", {"fallback": "any"}),
     (ChangeKind.CREDENTIALS, "post", "byok", {"provider": "acme", "key": "another-secret-01234"}),
     (ChangeKind.CREDENTIALS, "patch", "byok/{credential}", {"key": "another-secret-01234"}),
     (ChangeKind.DELETIONS, "delete", "byok/{credential}", None),
@@ -151,6 +152,7 @@ def call(tenant: Tenant, key: str, method: str, path: str, body: Any) -> Any:
         "alias": ModelAlias.objects.first(), "endpoint": PrivateEndpoint.objects.first(),
     }  # fmt: skip
     names = {name: str(row.pk) for name, row in rows.items() if row is not None}
+    names["workspace"] = str(tenant.workspace.pk)
     names["preset"] = Preset.objects.get().slug
     names["destination"] = str(tenant.organization.destinations.get().pk)
     names["management"] = ApiKey.objects.get(name="management").digest
@@ -182,6 +184,9 @@ def test_an_issued_key_makes_other_changes_and_all_without_a_rule(
     for kind, method, path, body in CHANGES[2:6]:
         assert kind != ChangeKind.DELETIONS
         assert call(world, issued, method, path, body).status_code in (200, 201)
+    demand(ChangeKind.GUARDRAILS)
+    renamed = call(world, issued, "patch", "workspaces/{workspace}", {"name": "renamed"})
+    assert renamed.status_code == 200, renamed.content
     made = factories.client(issued).post("/api/v1/guardrails", {"name": "added"}, format="json")
     assert made.status_code == 201, made.content
 

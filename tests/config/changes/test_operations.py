@@ -13,7 +13,7 @@ from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
 
-from accounts.models import Guardrail, Organization
+from accounts.models import Guardrail
 from catalog import imports
 from catalog.models import ModelAlias, ModelEndpoint, Provider
 from config.apps import Role
@@ -238,15 +238,21 @@ def test_the_guardrail_of_a_workspace_needs_a_second_person(
     assert (made.organization_id, shared.description) == (tenant.organization.pk, "New.")
 
 
+@pytest.mark.parametrize(
+    ("noun", "name", "was", "value"),
+    [("organization", "requires_zdr", False, "on"), ("workspace", "fallback", None, "any")],
+)
 def test_preferences_of_an_organization_need_a_second_person(
-    ann: Client, bob: Client, tenant: Tenant
+    ann: Client, bob: Client, tenant: Tenant, noun: str, name: str, was: Any, value: str
 ) -> None:
     demand(ChangeKind.GUARDRAILS)
-    sent = {**initial(ann, tenant.organization), "requires_zdr": "on"}
-    change(ann, tenant.organization, {**sent, **WHY})
-    assert not Organization.objects.get(pk=tenant.organization.pk).requires_zdr
+    row = getattr(tenant, noun)
+    change(ann, row, {**initial(ann, row), name: value, **WHY})
+    row.refresh_from_db()
+    assert getattr(row, name) == was
     approve(bob)
-    assert Organization.objects.get(pk=tenant.organization.pk).requires_zdr
+    row.refresh_from_db()
+    assert getattr(row, name) == (True if value == "on" else value)
 
 
 def test_a_deletion_waits(ann: Client, bob: Client, tenant: Tenant) -> None:
