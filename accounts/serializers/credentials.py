@@ -14,7 +14,7 @@ from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import Provider
 from config.api.fields import ChoiceField, FlagField, StrictSerializer, StringField, UUIDField
 from config.api.openapi import envelope, list_envelope
-from config.api.text import parse_uuid
+from config.api.text import parse_uuid, spell_ids
 from config.credentials import MAX_CREDENTIAL_LENGTH, NotACredential, Secret, parse_credential
 from endpoints.models import PrivateProvider
 
@@ -94,6 +94,8 @@ class _ByokFields(StrictSerializer):
             raise ValidationError(
                 {"allowed_user_ids": ["One of the members does not belong to the organization."]}
             )
+        if members:
+            attrs["allowed_user_ids"] = spell_ids(attrs["allowed_user_ids"])
         return attrs
 
     def provider_of(self, attrs: dict[str, Any]) -> PrivateProvider | Provider | None:

@@ -29,6 +29,11 @@ def parse_uuid(text: str) -> UUID | None:
     return UUID(text) if _UUID.fullmatch(text) else None
 
 
+def spell_ids(texts: Iterable[str]) -> list[str]:
+    """Returns the UUIDs of a list as they are compared: in small letters."""
+    return [str(parse_uuid(text) or text) for text in texts]
+
+
 def plain_digits(value: Decimal) -> str:
     """Returns plain decimal digits: ``0.0000005``, not ``5E-7``; ``1.5`` for ``1.50``."""
     text = format(value, "f")

@@ -26,7 +26,7 @@ from catalog import dialects
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import DialectName, Provider
 from config.api.errors import Unprocessable
-from config.api.text import parse_uuid
+from config.api.text import parse_uuid, spell_ids
 from config.changes.kinds import ChangeKind, FourEyes
 from config.changes.proposals import Difference
 from config.clocks.writing import write_time
@@ -80,6 +80,8 @@ class ByokForm(ConsoleForm):
                     "allowed_api_key_hashes", "One of the keys does not belong to the organization."
                 )
         self._check_members(organization, self._new_entries(cleaned, "allowed_user_ids"))
+        if cleaned.get("allowed_user_ids"):
+            cleaned["allowed_user_ids"] = spell_ids(cleaned["allowed_user_ids"])
         return cleaned
 
     def _new_entries(self, cleaned: dict[str, Any], name: str) -> set[str]:

@@ -12,7 +12,7 @@ from config.credentials import Secret
 from tests.support import factories
 from tests.support.console import SECRET, fingerprint, listing, messages_of, page
 from tests.support.factories import Tenant
-from tests.support.governance import make_key
+from tests.support.governance import make_key, make_member
 from tests.support.operators.four_eyes import press
 from tests.support.simulator.server import Simulator
 
@@ -104,6 +104,11 @@ def test_change_credential_keeps_a_key_that_was_revoked_later(
     response = operator.post(page(credential), {**lists, **more, "declared_zdr": "unknown"})
     assert list(response.context["adminform"].form.errors) == ["allowed_api_key_hashes"]
     assert fingerprint() == before
+    member = str(make_member(tenant.organization).pk)
+    sent = {**lists, "allowed_user_ids": member.upper(), "declared_zdr": "unknown"}
+    operator.post(page(credential), sent)
+    credential.refresh_from_db()
+    assert credential.allowed_user_ids == [member]
 
 
 def test_pickers_of_a_credential_search_its_organization(operator: Client, tenant: Tenant) -> None:
