@@ -12,6 +12,7 @@ from decimal import Decimal
 from typing import Any, Final, TypeAlias
 
 from accounts.patterns import InvalidPattern, compile_budgets, compile_pattern
+from config.api.text import NOT_STORABLE
 
 Value: TypeAlias = str | int | Decimal | None
 Facts: TypeAlias = Mapping[str, Value]
@@ -149,7 +150,7 @@ def _check_value(path: str, field: str, operator: str, value: Any) -> Any:
         if not abs(number) <= 10**15:
             raise InvalidRules(path, "Must be a number of at most 15 digits.")
         return int(number) if number.is_integer() else number
-    if not isinstance(value, str) or not 1 <= len(value) <= _MAX_TEXT or "\0" in value:
+    if not isinstance(value, str) or not 1 <= len(value) <= _MAX_TEXT or NOT_STORABLE.search(value):
         raise InvalidRules(path, f"Must be a string of 1 to {_MAX_TEXT} characters.")
     return value
 

@@ -15,6 +15,7 @@ from catalog.dialects.base import Operation
 from catalog.dialects.shared.raw import is_empty, is_null
 from catalog.operations import OPERATIONS
 from config.api.errors import NotFound
+from config.api.text import NOT_STORABLE
 from inference.requests.limits import check_body
 from inference.requests.problems import field_error
 
@@ -167,6 +168,8 @@ def split_config(chat: bytes) -> tuple[str, str | None]:
         parts = [content] if isinstance(content, str) else [p.get("text", p) for p in content]
         if not all(isinstance(text, str | None) for text in parts):
             raise field_error(f"messages[{position}].content", "A preset keeps text alone.")
+        if NOT_STORABLE.search("".join(filter(None, parts))):
+            raise field_error(f"messages[{position}].content", "Must not contain NUL.")
         texts += filter(None, parts)
     kept = {
         name: value

@@ -161,6 +161,11 @@ MALFORMED: list[tuple[dict[str, Any], str]] = [
          "filter_rules.groups[0].rules[0].operator"),
         ({"filter_rules": {"groups": [{"rules": [{**RULE, "value": 5}]}]}},
          "filter_rules.groups[0].rules[0].value"),
+        *(
+            ({"filter_rules": {"groups": [{"rules": [{**RULE, "operator": name, "value": text}]}]}},
+             "filter_rules.groups[0].rules[0].value")
+            for name in ("equals", "regex") for text in ("a\0", "a\ud800")
+        ),
         ({"filter_rules": {"groups": [{"rules": [{**RULE, "operator": "regex", "value": "("}]}]}},
          "filter_rules.groups[0].rules[0].value"),
     ],
