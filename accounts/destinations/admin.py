@@ -156,6 +156,7 @@ class DestinationAdmin(SubjectPickers):
     uuid_search_fields = ("id", "organization_id", "workspace_id")
     autocomplete_fields = ("workspace",)
     actions_detail = ("remove",)
+    locks_tenant_first = True
     empty_hint = "A destination is sent the metadata of a workspace's generations, never texts."
     add_fieldsets = (
         part(None, "workspace", "name", "kind", "is_enabled"),

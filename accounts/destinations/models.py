@@ -199,6 +199,8 @@ class BroadcastDestination(BaseModel):
     def remove(self) -> None:
         """PRESENT → DELETED. Nothing is sent any more; raises :class:`DestinationNotFound`."""
         with transaction.atomic():
+            # As a change of the workspace does, which writes to the rows that it has found.
+            Organization.objects.lock(self.organization_id)
             self._lock_present()
             self.delete()
 

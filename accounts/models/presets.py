@@ -175,7 +175,7 @@ class Preset(StatefulModel):
         return True
 
     def _add_version(self, config: str, system_prompt: str | None, by: str) -> None:
-        self.lock()
+        self._lock_present()
         last = self.versions.aggregate(last=Max("version"))["last"] or 0
         if last >= MAX_VERSIONS:
             raise refusal("slug", f"A preset has at most {MAX_VERSIONS} versions. Make another.")

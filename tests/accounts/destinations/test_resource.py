@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -16,8 +17,10 @@ from config.clocks.clock import clock
 from tests.support import factories
 from tests.support.broadcast.destinations import CONFIG, MASK, SECRET, make_destination
 from tests.support.database import snapshots
+from tests.support.database.locks import beside, locked, waiting
 from tests.support.factories import Tenant
 from tests.support.governance import make_workspace, missing, named, send, stamp
+from tests.support.machine.waiting import wait_until
 
 PATH = "observability/destinations"
 ROUTE = f"/api/v1/{PATH}"
@@ -300,6 +303,19 @@ def test_stored_headers_follow_to_no_other_host(
     with snapshots.unchanged():
         answer = send(management, "PATCH", f"{PATH}/{destination.pk}", {"config": config})
     assert named(answer) == (400, {"config.headers"})
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_workspace_is_deleted_beside_its_destination(tenant: Tenant) -> None:
+    workspace = make_workspace(tenant.organization)
+    destination = make_destination(workspace)
+    with ExitStack() as threads, locked(BroadcastDestination.objects.filter(pk=destination.pk)):
+        for number, work in enumerate((destination.remove, workspace.close), start=1):
+            threads.enter_context(beside(work))
+            wait_until(lambda number=number: waiting() == number, "it does not wait")
+    assert not BroadcastDestination.objects.exists()
+    workspace.refresh_from_db()
+    assert workspace.deleted_at is not None
 
 
 def test_delete_erases_the_destination(management: APIClient, tenant: Tenant) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -14,8 +15,16 @@ from config.api.errors import InvalidRequest
 from inference.models import Generation
 from tests.support import factories
 from tests.support.database import snapshots
+from tests.support.database.locks import beside, locked, waiting
 from tests.support.factories import Tenant
-from tests.support.governance import make_workspace, refused, send, stamp
+from tests.support.governance import (
+    make_preset,
+    make_workspace,
+    refused,
+    send,
+    stamp,
+)
+from tests.support.machine.waiting import wait_until
 
 ROUTE = "/api/v1/presets"
 CHAT: dict[str, Any] = {
@@ -140,6 +149,22 @@ def test_a_body_that_the_face_refuses_makes_no_preset(
     with snapshots.unchanged():
         answer = send(management, "POST", f"presets/support/{face}", body)
     assert refused(answer) == (400, {field})
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_version_of_a_preset_that_is_deleted_meanwhile_is_refused(
+    management: APIClient, tenant: Tenant
+) -> None:
+    preset = make_preset(tenant.workspace)
+    path = "presets/support/chat/completions"
+    with ExitStack() as threads, locked(Preset.objects.filter(pk=preset.pk)):
+        threads.enter_context(beside(preset.remove))
+        wait_until(lambda: waiting() == 1, "the deletion does not wait")
+        client = factories.client(tenant.management_key)
+        stored = threads.enter_context(beside(lambda: send(client, "POST", path, {})))
+        wait_until(lambda: waiting() == 2, "the version does not wait")
+    assert stored.result().status_code == 404
+    assert not Preset.objects.exists()
 
 
 @pytest.mark.parametrize("slug", ["A", "a b", "a--b", "-a", "a.b", "é", "x" * 65])
