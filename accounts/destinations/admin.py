@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from django import forms
@@ -22,11 +23,11 @@ from accounts.destinations.receivers import (
 )
 from accounts.destinations.rules import InvalidRules, check_rules
 from accounts.models import ApiKey, Region
+from accounts.models.edits import refusal
 from config.changes.kinds import ChangeKind, FourEyes
 from config.console.actions import deletion
 from config.console.forms import RECORD, ConsoleForm, EmptyJsonField, part
 from config.console.unfold import SelectWidget, TextareaWidget, column, display
-from config.secrets import DecryptionFailed
 
 _DELIVERY = ("status", "sent", "skipped", "served_until", "mean_ms", "last_error")
 _RECEIVER: Final = ("url", "method", "headers")
@@ -114,12 +115,11 @@ class DestinationForm(ConsoleForm):
             config["method"] = cleaned.get("method") or "POST"
         elif cleaned.get("method") not in ("", None, "POST"):
             self.add_error("method", "An OpenTelemetry collector takes POST alone.")
+        self.find_receiver = partial(_find_receiver, kind, config)
         stored = None
         if not self.instance._state.adding:
             try:
-                stored = BroadcastDestination.objects.get(pk=self.instance.pk).receiver()
-            except DecryptionFailed:
-                stored = None
+                stored = BroadcastDestination.objects.get(pk=self.instance.pk).known_receiver()
             except BroadcastDestination.DoesNotExist:
                 raise DestinationNotFound from None
         try:
@@ -129,6 +129,14 @@ class DestinationForm(ConsoleForm):
             place = name if name in _RECEIVER else "url"
             self.add_error(place, f"{exc.path}: {exc.why}" if "." in exc.path else exc.why)
             return None
+
+
+def _find_receiver(kind: str, config: Any, stored: Receiver | None) -> Receiver:
+    """Returns the receiver of a checked form; its stored one may have changed since the check."""
+    try:
+        return read_receiver(kind, config, settings.EGRESS_POLICY, stored=stored)
+    except InvalidReceiver as exc:
+        raise refusal(exc.path or "headers", exc.why) from None
 
 
 _CONTENT: Final = ("has_cost", "has_identity", "has_request_context")
@@ -198,7 +206,7 @@ class DestinationAdmin(SubjectPickers):
         given = form.cleaned_data
         stored = BroadcastDestination.objects.select_related("progress").get(pk=obj.pk)
         names = [name for name in form.changed_data if name in _EDITED]
-        stored.edit(receiver=given["receiver"], **{name: given[name] for name in names})
+        stored.edit(find_receiver=form.find_receiver, **{name: given[name] for name in names})
 
     @display(description="Status", label=_STATES)
     def status(self, destination: BroadcastDestination) -> str:

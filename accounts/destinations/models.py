@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar, Final, Self
 
 from django.contrib.postgres.fields import ArrayField
@@ -170,10 +171,14 @@ class BroadcastDestination(BaseModel):
             headers = read_headers(secrets.unseal(sealed, associated=self._associated))
         return Receiver(self.url, self.method, headers)
 
-    def edit(self, *, receiver: Receiver | None = None, **changes: Any) -> bool:
+    def edit(
+        self, *, find_receiver: Callable[[Receiver | None], Receiver] | None = None, **changes: Any
+    ) -> bool:
         """PRESENT → PRESENT. Writes the fields that differ and returns whether any did.
 
-        A destination that becomes enabled gets the generations that are admitted from then on. A
+        ``find_receiver`` returns the new receiver for the stored one, which is ``None`` if no key
+        decrypts its headers. Of changes at once, each begins with what the one before left. A
+        destination that becomes enabled gets the generations that are admitted from then on. A
         changed receiver gets its next request at once, even if the old one failed. Raises
         :class:`DestinationNotFound` when the destination was deleted meanwhile, and
         :class:`OrganizationLimitReached` for patterns that are too large together.
@@ -185,9 +190,12 @@ class BroadcastDestination(BaseModel):
                 patterns = patterns_of(changes["filter_rules"])
                 require_pattern_room(organization, patterns, replaced=self.pk)
             was_enabled, before = self.is_enabled, self._receiver_columns()
-            if receiver is not None and not self._has_receiver(receiver):
-                self._take_receiver(receiver)
-                self.save_fields("url", "method", "header_names", "sealed")
+            if find_receiver is not None:
+                stored = self.known_receiver()
+                receiver = find_receiver(stored)
+                if receiver != stored:
+                    self._take_receiver(receiver)
+                    self.save_fields("url", "method", "header_names", "sealed")
             is_changed = write_fields(self, changes)
             is_moved = self._receiver_columns() != before
             if self.is_enabled and not was_enabled:
@@ -224,11 +232,12 @@ class BroadcastDestination(BaseModel):
     def _receiver_columns(self) -> tuple[Any, ...]:
         return self.url, self.method, bytes(self.sealed)
 
-    def _has_receiver(self, receiver: Receiver) -> bool:
+    def known_receiver(self) -> Receiver | None:
+        """Decrypts the headers; returns ``None`` if no key does."""
         try:
-            return self.receiver() == receiver
+            return self.receiver()
         except secrets.DecryptionFailed:
-            return False
+            return None
 
     def _take_receiver(self, receiver: Receiver) -> None:
         self.url, self.method = receiver.url, receiver.method

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from django.conf import settings
@@ -22,7 +23,6 @@ from accounts.models import ApiKey, Region
 from accounts.serializers.workspaces import SamplingRateField
 from config.api.fields import ChoiceField, FlagField, StrictSerializer, StringField, UUIDField
 from config.api.openapi import envelope, list_envelope
-from config.secrets import DecryptionFailed
 
 # The other types of the interface.
 _ELSEWHERE: Final = frozenset(
@@ -184,22 +184,19 @@ class _DestinationFields(StrictSerializer):
             raise ValidationError("One of the keys does not belong to the organization.")
         return list(dict.fromkeys(hashes))
 
-    def read_config(
-        self, kind: str, attrs: dict[str, Any], stored: Receiver | None = None
-    ) -> dict[str, Any]:
-        """Returns the fields with ``receiver`` in the place of the configuration."""
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         attrs.pop("privacy_mode", None)
         attrs.pop("broadcast_generation_cost_allocation", None)
-        if "config" in attrs:
-            try:
-                attrs["receiver"] = read_receiver(
-                    kind, attrs.pop("config"), settings.EGRESS_POLICY, stored=stored
-                )
-            except InvalidReceiver as exc:
-                raise ValidationError(
-                    {"config": {exc.path: [exc.why]} if exc.path else [exc.why]}
-                ) from None
         return attrs
+
+
+def _read_config(kind: str, config: Any, stored: Receiver | None) -> Receiver:
+    try:
+        return read_receiver(kind, config, settings.EGRESS_POLICY, stored=stored)
+    except InvalidReceiver as exc:
+        raise ValidationError(
+            {"config": {exc.path: [exc.why]} if exc.path else [exc.why]}
+        ) from None
 
 
 @extend_schema_serializer(component_name="CreateObservabilityDestinationRequest")
@@ -215,7 +212,8 @@ class CreateDestinationSerializer(_DestinationFields):
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         attrs.setdefault("regions", [Region.GLOBAL.value])
-        return self.read_config(attrs["kind"], attrs)
+        attrs["receiver"] = _read_config(attrs["kind"], attrs.pop("config"), None)
+        return super().validate(attrs)
 
 
 @extend_schema_serializer(component_name="UpdateObservabilityDestinationRequest")
@@ -226,15 +224,10 @@ class UpdateDestinationSerializer(_DestinationFields):
     config = _ConfigField(required=False)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        destination: BroadcastDestination = self.context["destination"]
-        stored = None
         if "config" in attrs:
-            try:
-                stored = destination.receiver()
-            except DecryptionFailed:
-                # The key is lost: the whole configuration must be given again.
-                stored = None
-        return self.read_config(destination.kind, attrs, stored)
+            kind = self.context["destination"].kind
+            attrs["find_receiver"] = partial(_read_config, kind, attrs.pop("config"))
+        return super().validate(attrs)
 
 
 class _DeliverySerializer(serializers.Serializer[Any]):

@@ -17,7 +17,7 @@ from config.clocks.clock import clock
 from tests.support import factories
 from tests.support.broadcast.destinations import CONFIG, MASK, SECRET, make_destination
 from tests.support.database import snapshots
-from tests.support.database.locks import beside, locked, waiting
+from tests.support.database.locks import at_once, beside, locked, waiting
 from tests.support.factories import Tenant
 from tests.support.governance import make_workspace, missing, named, send, stamp
 from tests.support.machine.waiting import wait_until
@@ -303,6 +303,28 @@ def test_stored_headers_follow_to_no_other_host(
     with snapshots.unchanged():
         answer = send(management, "PATCH", f"{PATH}/{destination.pk}", {"config": config})
     assert named(answer) == (400, {"config.headers"})
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_change_begins_with_what_the_one_before_left(
+    management: APIClient, tenant: Tenant
+) -> None:
+    """A second change at once sends back neither the old token nor the old host."""
+    destination = make_destination(tenant.workspace)
+
+    def patch(**config: Any) -> int:
+        client = factories.client(tenant.management_key)
+        return send(client, "PATCH", f"{PATH}/{destination.pk}", {"config": config}).status_code
+
+    endpoint = "https://otel.example/v2"
+    statuses = at_once(
+        lambda: patch(headers={"Authorization": "new"}),
+        lambda: patch(endpoint=endpoint),
+        held="SELECT 1 FROM accounts_organization FOR UPDATE",
+    )
+    destination.refresh_from_db()
+    found = destination.receiver()
+    assert (statuses, found.url, found.headers) == ([200, 200], endpoint, {"Authorization": "new"})
 
 
 @pytest.mark.django_db(transaction=True)
