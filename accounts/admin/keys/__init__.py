@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
@@ -20,6 +21,7 @@ from accounts.models import ApiKey, LimitReset
 from accounts.rotation import rotate_key
 from billing.budgets import spent_nano
 from billing.models import Meter
+from config.api.text import plain_digits
 from config.changes.kinds import ChangeKind, FourEyes
 from config.changes.proposals import Difference
 from config.clocks.clock import clock
@@ -155,9 +157,9 @@ class LimitDialog(Dialog):
         super().__init__(*args, **kwargs)
         key = ApiKey.objects.filter(pk=self.object_id).first()
         if key is not None:
-            present = None if key.limit_nano is None else nano_dollars(key.limit_nano)
+            nano = key.limit_nano
             self.initial = {
-                "limit": present and present.removeprefix("$"),
+                "limit": None if nano is None else plain_digits(Decimal(nano).scaleb(-9)),
                 "limit_reset": key.limit_reset or "",
                 "include_byok_in_limit": key.include_byok_in_limit,
             }

@@ -175,16 +175,16 @@ def test_many_keys_are_paused_and_resumed(operator: Client, tenant: Tenant) -> N
 
 def test_the_limit_of_a_key_is_set_and_removed(operator: Client, tenant: Tenant) -> None:
     key = ApiKey.objects.get(name="inference")
-    form = {"limit": "2.5", "limit_reset": "weekly", "include_byok_in_limit": "on"}
+    form = {"limit": "1250.5", "limit_reset": "weekly", "include_byok_in_limit": "on"}
 
     done = press(operator, key, "limit_spending", **form)
-    assert messages_of(done) == ["The key may spend $2.5 a week, BYOK included."]
+    assert messages_of(done) == ["The key may spend $1,250.5 a week, BYOK included."]
     shown = factories.client(tenant.api_key).get("/api/v1/key").json()["data"]
-    assert (shown["limit"], shown["limit_reset"]) == (2.5, "weekly")
+    assert (shown["limit"], shown["limit_reset"]) == (1250.5, "weekly")
     assert shown["include_byok_in_limit"] is True
     # The dialog starts with the present limit, so that submitting it changes nothing.
     dialog = operator.get(page(key, "limit_spending"), headers={"HX-Request": "true"})
-    assert 'value="2.5"' in dialog.content.decode()
+    assert 'value="1250.5"' in dialog.content.decode()
     same = press(operator, key, "limit_spending", **form)
     assert messages_of(same) == ["The limit was like this already."]
 
