@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import secrets as random
+from contextlib import ExitStack
 from io import StringIO
 from typing import Any
 
@@ -15,7 +16,9 @@ from config.console.sign_in.models import SecondFactor
 from config.credentials import Secret
 from config.secrets import DecryptionFailed, is_current
 from tests.support import factories
+from tests.support.database.locks import beside, locked, waiting
 from tests.support.factories import Tenant
+from tests.support.machine.waiting import wait_until
 
 pytestmark = pytest.mark.django_db
 
@@ -74,6 +77,19 @@ def test_a_dry_run_changes_nothing(stored: tuple[ByokCredential, Provider], sett
     assert rotate(dry_run=True) == {"rotated": 2, "unchanged": 0, "failed": 0, "dry_run": True}
     credential.refresh_from_db()
     assert not is_current(bytes(credential.sealed))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_is_deleted_meanwhile_is_passed_over(
+    stored: tuple[ByokCredential, Provider], settings: Any
+) -> None:
+    credential, provider = stored
+    settings.CREDENTIAL_KEYS = [random.token_bytes(32), *settings.CREDENTIAL_KEYS]
+    with ExitStack() as threads, locked(ByokCredential.objects.filter(pk=credential.pk)):
+        report = threads.enter_context(beside(rotate))
+        wait_until(lambda: waiting() == 1, "the command does not wait")
+        Provider.objects.filter(pk=provider.pk).delete()
+    assert report.result() == {"rotated": 1, "unchanged": 1, "failed": 0, "dry_run": False}
 
 
 def test_a_lost_key_is_reported_and_other_secrets_are_rotated(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.core.exceptions import ObjectDoesNotExist
 from django.core.management.base import CommandParser
 from django.db import transaction
 
@@ -45,6 +46,9 @@ class Command(JSONCommand):
             with transaction.atomic():
                 try:
                     counts["rotated" if rewrap() else "unchanged"] += 1
+                except ObjectDoesNotExist:
+                    # The row was deleted meanwhile.
+                    counts["unchanged"] += 1
                 except DecryptionFailed:
                     counts["failed"] += 1
                 transaction.set_rollback(options["dry_run"])
