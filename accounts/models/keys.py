@@ -93,6 +93,10 @@ class ApiKeyQuerySet(OwnedQuerySet["ApiKey"]):
     def unexpired(self) -> Self:
         return self.exclude(expires_at__lte=clock.now())
 
+    def not_ended(self) -> Self:
+        """Leaves out the rows of former secrets that work no longer, and so never will again."""
+        return self.exclude(successor__isnull=False, expires_at__lte=clock.now())
+
     def by_first_pepper(self, is_found: bool = True) -> Self:
         """Returns the keys that the first pepper finds, or those that only an older one does."""
         found = Exists(
@@ -426,7 +430,7 @@ class KeyDigestManager(models.Manager["KeyDigest"]):
         """Returns the number of keys by the newest pepper that finds them, for the listed ones.
 
         ``NOT_KNOWN`` counts the keys that have not been used since an upgrade, and ``NOT_LISTED``
-        those that no listed pepper finds. Deleted keys are not counted.
+        those that no listed pepper finds. Neither deleted keys nor ended secrets count.
         """
         names = [pepper.name for pepper in list_peppers()] + [NOT_KNOWN, NOT_LISTED]
         ranks = Case(
@@ -437,6 +441,7 @@ class KeyDigestManager(models.Manager["KeyDigest"]):
         ranked = self.annotate(rank=ranks).filter(api_key=OuterRef("pk")).order_by("rank")
         counts = (
             ApiKey.objects.filter(deleted_at=None)
+            .not_ended()
             .annotate(rank=Subquery(ranked.values("rank")[:1]))
             .order_by()
             .values_list("rank")

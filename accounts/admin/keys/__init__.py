@@ -64,7 +64,7 @@ ApiKeyStatusFilter = make_filter(
 
 
 def _current(rows: Any) -> Any:
-    return rows.filter(deleted_at=None)
+    return rows.filter(deleted_at=None).not_ended()
 
 
 # Finds the keys that would be lost if all peppers but the first were removed.

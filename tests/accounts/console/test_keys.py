@@ -258,10 +258,14 @@ def test_keys_are_filtered_by_their_pepper(operator: Client, tenant: Tenant, set
         return {key.name for key in page.context["cl"].result_list}
 
     assert (listed("first"), listed("older")) == ({"management", "inference"}, set())
+    # The former secret works no longer, so it waits for no use.
+    key, secret = ApiKey.objects.create_key(workspace=tenant.workspace, name="rotated")
+    _, secret = key.rotate(overlap=0)
     settings.KEY_PEPPERS = ["p" * 32]
     assert factories.client(tenant.management_key).get("/api/v1/key").status_code == 200
-    assert (listed("first"), listed("older")) == ({"management"}, {"inference"})
-    assert listed("") == {"management", "inference"}
+    assert factories.client(secret.reveal()).get("/api/v1/key").status_code == 200
+    assert (listed("first"), listed("older")) == ({"management", "rotated"}, {"inference"})
+    assert listed("") == {"management", "inference", "rotated"}
 
 
 def test_keys_are_filtered_by_state(operator: Client, tenant: Tenant) -> None:

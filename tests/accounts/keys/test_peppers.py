@@ -93,6 +93,16 @@ def test_a_new_secret_key_keeps_every_key_that_is_used_in_time(
         assert management.get(f"{ROUTE}/{public}").status_code == 200
 
 
+def test_a_former_secret_that_has_ended_does_not_wait(tenant: Tenant, settings: Any) -> None:
+    _, secret = ApiKey.objects.get(name="inference").rotate(overlap=0)
+    rotate(settings, ONE, settings.SECRET_KEY, peppers=())
+    assert is_accepted(tenant.management_key)
+    peppers = {"SECRET_KEY": 1, "SECRET_KEY_FALLBACKS, number 1": 1}
+    assert counted() == {"peppers": peppers, "waiting": 1}
+    assert is_accepted(secret.reveal())
+    assert counted()["waiting"] == 0
+
+
 def test_a_list_of_peppers_is_introduced_without_losing_a_key(
     tenant: Tenant, settings: Any
 ) -> None:
