@@ -31,6 +31,8 @@ _CHANGES: Final = {
 }  # fmt: skip
 # The kinds of entries that are no rows of a table, and their names.
 _EVENTS: Final = {audit.IMPORT: "import", audit.READING: "reading", audit.SIGN_IN: "sign-in"}
+# The kinds of the accounts of operators, and of what they sign in with, begin so.
+_OF_OPERATORS: Final = ("auth.", "otp_")
 # The list names at most this many changed columns, and a search matches at most this many actors.
 _MAX_COLUMNS: Final = 4
 _MAX_ACTORS: Final = 100
@@ -55,10 +57,9 @@ class KindFilter(admin.SimpleListFilter):
     parameter_name = "kind"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return sorted(
-            ((kind, _kind_title(kind)) for kind in (*audit_triggers(), *_EVENTS)),
-            key=lambda pair: pair[1],
-        )
+        may_see = _may_see_operators(request)
+        kinds = (kind for kind in (*audit_triggers(), *_EVENTS) if may_see or not _names_one(kind))
+        return sorted(((kind, _kind_title(kind)) for kind in kinds), key=lambda pair: pair[1])
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         kind = self.value()
@@ -129,7 +130,13 @@ class AuditEntryAdmin(ConsoleAdmin):
         )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        return annotate_organization(super().get_queryset(request))
+        rows = annotate_organization(super().get_queryset(request))
+        if _may_see_operators(request):
+            return rows
+        of_operators = Q(kind=audit.SIGN_IN)
+        for beginning in _OF_OPERATORS:
+            of_operators |= Q(kind__startswith=beginning)
+        return rows.exclude(of_operators)
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
@@ -147,6 +154,15 @@ class AuditEntryAdmin(ConsoleAdmin):
                 | Q(organization_id__in=list(owners))
             ), False
         return queryset.filter(Q(object_id=str(key)) | Q(organization_id=key)), False
+
+
+def _may_see_operators(request: HttpRequest) -> bool:
+    return bool(request.user.has_perm("auth.view_user"))
+
+
+def _names_one(kind: str) -> bool:
+    """Returns whether entries of a kind are about operators themselves."""
+    return kind == audit.SIGN_IN or kind.startswith(_OF_OPERATORS)
 
 
 def _actors_like(term: str) -> list[str]:

@@ -279,6 +279,25 @@ def test_operators_rights_are_audited(operator: Client) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("sees", [True, False])
+def test_entries_about_operators_are_for_those_who_see_operators(
+    viewer: Client, sees: bool
+) -> None:
+    if not sees:
+        right = Permission.objects.get(codename="view_user")
+        User.objects.get(username="viewer").user_permissions.remove(right)
+    audit.record_sign_in("x", "signed_in", account="ann", address="", detail="")
+    for kind in ("auth.user_groups", "otp_totp.totpdevice", "accounts.member"):
+        AuditEntry.objects.create(actor="x", action="x", kind=kind, object_id="1", after={})
+    listed = viewer.get(LIST)
+    kinds = {entry.kind for entry in listed.context["cl"].result_list}
+    about = {"auth.user_groups", "otp_totp.totpdevice", "sign_in"}
+    assert kinds == ({"accounts.member"} | about if sees else {"accounts.member"})
+    assert ("?kind=sign_in" in listed.text) is sees
+    entry = AuditEntry.objects.get(kind="sign_in")
+    assert (viewer.get(page(entry)).status_code == 200) is sees
+
+
 def test_login_leaves_only_the_entry_of_the_sign_in(db: None) -> None:
     User.objects.create_superuser("operator", password="a long enough password")
     Client().post("/admin/login/", {"username": "operator", "password": "a long enough password"})
