@@ -34,6 +34,8 @@ MAX_LENGTH: Final = 255
 _ADMIN: Final = "admin"
 _SAFE_METHODS: Final = frozenset(("GET", "HEAD", "OPTIONS", "TRACE"))
 _ACTION: Final = re.compile(r"[a-z_]{1,64}")
+# The parameters of a route, and the marks of its beginning and its end.
+_PARAMETER: Final = re.compile(r"\(\?P<(?P<group>\w+)>[^)]*\)|<(?:\w+:)?(?P<converted>\w+)>|[$^]")
 # Statements that begin with these words must not write, not even through a function.
 _READS: Final = re.compile(r"[\s(]*(?:SELECT|SAVEPOINT|RELEASE|ROLLBACK|DECLARE|SHOW|SET)\b")
 _SET_NAMES: Final = (
@@ -213,7 +215,9 @@ def _action_of(request: HttpRequest) -> str:
     if match.app_name == _ADMIN:
         action = request.POST.get("action", "")
         return f"admin: {match.url_name} {action if _ACTION.fullmatch(action) else ''}".rstrip()
-    path = request.path
-    for name, value in match.kwargs.items():
-        path = path.replace(str(value), f"{{{name}}}")
-    return f"{request.method} {path}"
+    return f"{request.method} /{_PARAMETER.sub(_name_parameter, match.route)}"
+
+
+def _name_parameter(found: re.Match[str]) -> str:
+    name = found["group"] or found["converted"]
+    return f"{{{name}}}" if name else ""

@@ -28,7 +28,7 @@ from tests.support import factories
 from tests.support.console import SECRET, SUBMIT, page
 from tests.support.endpoints.creating import body_of
 from tests.support.factories import Tenant
-from tests.support.governance import make_guardrail, make_member
+from tests.support.governance import make_guardrail, make_member, make_workspace
 from tests.support.simulator.server import Simulator
 
 LIST = "/admin/config/auditentry/"
@@ -118,6 +118,19 @@ def test_change_by_a_management_key_records_its_route(
     ]
     entry = AuditEntry.objects.get()
     assert (entry.request_id, entry.organization_id) == ("req-1", tenant.organization.pk)
+
+
+def test_an_action_names_its_route_whatever_the_values_are(
+    tenant: Tenant, management: APIClient
+) -> None:
+    for slug in ("a", "budgets"):
+        make_workspace(tenant.organization, slug=slug)
+    management.patch("/api/v1/workspaces/a", {"name": "A"})
+    management.put("/api/v1/workspaces/budgets/budgets/daily", {"limit_usd": 1})
+    assert [entry[1] for entry in entries()] == [
+        "PATCH /api/v1/workspaces/{workspace_ref}",
+        "PUT /api/v1/workspaces/{workspace_ref}/budgets/{interval}",
+    ]
 
 
 def test_entries_of_created_and_deleted_rows_hold_the_whole_row(
