@@ -173,8 +173,16 @@ def _actors_like(term: str) -> list[str]:
 
 
 def _kind_title(kind: str) -> str:
-    """Returns the name of a kind of entry, which is the label of a model or an event."""
-    return _EVENTS.get(kind) or str(apps.get_model(kind)._meta.verbose_name)
+    """Returns the name of a kind of entry, which is the label of a model or an event.
+
+    A later release may have written kinds that this one does not know.
+    """
+    if (event := _EVENTS.get(kind)) is not None:
+        return event
+    try:
+        return str(apps.get_model(kind)._meta.verbose_name)
+    except (LookupError, ValueError):
+        return kind
 
 
 def _format(value: Any) -> str:

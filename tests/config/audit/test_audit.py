@@ -479,6 +479,13 @@ def test_list_makes_the_same_queries_for_3_rows_and_for_30(
     assert counts[0] == counts[1]
 
 
+def test_a_kind_of_a_later_release_is_shown_by_its_name(operator: Client) -> None:
+    for kind in ("accounts.later", "later"):
+        entry = AuditEntry.objects.create(actor="x", action="x", kind=kind, object_id="1", after={})
+        for path in (LIST, page(entry)):
+            assert kind in operator.get(path).text
+
+
 def test_history_of_a_row_is_its_audit_log(operator: Client, tenant: Tenant) -> None:
     created, changed, *_ = _world(tenant)
     row = EndUser.objects.get()
