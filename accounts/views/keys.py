@@ -56,7 +56,9 @@ class CurrentKeyViewSet(ViewSet):
 class KeyFilters(StrictFilterSet):
     include_disabled = FlagFilter(unless_set="enabled", help_text="Disabled keys too.")
     include_expired = FlagFilter(unless_set="unexpired", help_text="Expired keys too.")
-    workspace_id = WorkspaceFilter(help_text="The default workspace if absent.")
+    workspace_id = WorkspaceFilter(
+        takes_deleted=True, help_text="The default workspace if absent; also a deleted one."
+    )
 
 
 class KeyViewSet(CreatingViewSet):

@@ -247,6 +247,9 @@ def test_the_list_filters(management: APIClient, tenant: Tenant) -> None:
     assert listed("include_disabled=false&unknown=1") == ["later", "plain"]
     assert listed(f"workspace_id={workspace.pk}") == ["elsewhere"]
     assert listed(f"workspace_id={tenant.workspace.pk}") == ["later", "plain"]
+    ApiKey.objects.get(name="elsewhere").pause()
+    workspace.close()
+    assert listed(f"workspace_id={workspace.pk}&include_disabled=true") == ["elsewhere"]
     assert listed("offset=1") == ["plain"]
     assert listed("offset=2") == []
 
