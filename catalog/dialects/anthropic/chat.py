@@ -231,6 +231,8 @@ def name_lost(call: Call, chat: Chat, said: Iterable[str] = _SAID) -> frozenset[
     if chat.reasoning.is_on and thinking is None:
         lost |= _EFFORT_FIELDS & call.fields.keys()
     unsaid = messages.name_lost(call, chat, said) | name_asked(call.fields, lost)
+    if chat.reasoning.is_on and thinking is None and not unsaid & _EFFORT_FIELDS:
+        return unsaid | {"configuration_update"}
     has_budget = call.capabilities.has_thinking_budget
     if chat.reasoning.max_tokens is None or thinking is None or has_budget:
         return unsaid

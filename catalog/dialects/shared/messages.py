@@ -115,6 +115,16 @@ class _Detail(msgspec.Struct):
     index: int | None = None
 
 
+class _UpdatedReasoning(msgspec.Struct):
+    effort: str | None = None
+
+
+class _Update(msgspec.Struct):
+    """What a later message changes about the request."""
+
+    reasoning: _UpdatedReasoning | None = None
+
+
 class _Message(msgspec.Struct):
     role: str
     content: str | list[_Part] | None = None
@@ -122,6 +132,7 @@ class _Message(msgspec.Struct):
     tool_calls: list[_ToolCall] | None = None
     tool_call_id: str | None = None
     reasoning_details: list[_Detail] | None = None
+    configuration_update: _Update | None = None
 
 
 class _ToolFunction(msgspec.Struct):
@@ -751,8 +762,12 @@ def _parse_tool_choice(choice: str | _ToolChoice | None) -> ToolDemand | None:
 
 def _parse_reasoning(request: _Request) -> ReasoningOptions:
     options = request.reasoning or _Reasoning()
-    effort = options.effort or request.reasoning_effort
-    is_on = options.enabled
+    effort, is_on = options.effort or request.reasoning_effort, options.enabled
+    for message in request.messages:
+        update = message.configuration_update and message.configuration_update.reasoning
+        if update and update.effort:
+            # The last one applies to the answer.
+            effort, is_on = update.effort, None
     if effort == "none" or is_on is False:
         is_on, effort = False, None
     elif effort is not None or options.max_tokens is not None:

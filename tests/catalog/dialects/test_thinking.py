@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from catalog.dialects.base import Untranslatable
-from tests.support.inference.dialects import TOOL, body
+from tests.support.inference.dialects import ASK, TOOL, body
 
 
 @pytest.mark.parametrize(
@@ -178,3 +178,18 @@ def test_anthropic_receives_a_limit_and_a_temperature_of_at_most_one() -> None:
         "temperature": 1
     }
     assert body("bedrock", temperature=1.7)["inferenceConfig"] == {"temperature": 1.7}
+
+
+@pytest.mark.parametrize(
+    "asked", [{}, {"reasoning_effort": "high"}, {"reasoning": {"enabled": False}}]
+)
+def test_the_last_update_of_a_conversation_sets_the_effort(asked: dict[str, Any]) -> None:
+    updates = [
+        {"role": role, "content": "Go on.", "configuration_update": {"reasoning": {"effort": each}}}
+        for role, each in (("system", "high"), ("developer", "low"))
+    ]
+    said = [*ASK, *updates]
+    assert body("anthropic", messages=said, **asked)["output_config"] == {"effort": "low"}
+    assert body("gemini", messages=said, **asked)["generationConfig"] == {
+        "thinkingConfig": {"includeThoughts": True, "thinkingLevel": "LOW"}
+    }

@@ -80,6 +80,12 @@ BESIDE: Final[dict[str, dict[str, Any]]] = {
 }
 
 
+UPDATED: Final = [
+    {"role": "user", "content": "Hi"},
+    {"role": "system", "content": "x", "configuration_update": {"reasoning": {"effort": "low"}}},
+]
+
+
 class Sent(NamedTuple):
     body: Any
     left_out: list[str]
@@ -163,6 +169,7 @@ def test_what_would_be_so_anyway_is_not_named(
         (CLAUDE, {"reasoning": {"effort": "low"}, "tools": [LOOK], "tool_choice": "required"},
          ["reasoning"]),
         (CLAUDE, {"reasoning": {"max_tokens": 3000}}, ["reasoning.max_tokens"]),
+        (BUDGET, {"max_tokens": 1024, "messages": UPDATED}, ["configuration_update"]),
         (CLAUDE, {"reasoning": {"enabled": False}}, []),
         (CLAUDE, {"reasoning_effort": "low", "temperature": 0, "top_k": 5, "top_p": 0.5},
          ["temperature", "top_k", "top_p"]),
