@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 # Sources are full of brackets: most of them show in the next character that they begin no JSON.
@@ -34,8 +34,8 @@ class JsonToken(NamedTuple):
     is_number: bool
 
 
-def find_json(text: str) -> list[tuple[int, int]]:
-    """Returns where objects and lists stand in a text, in bytes.
+def find_json(text: str, require_time: Callable[[], None]) -> list[tuple[int, int]]:
+    """Returns where objects and lists stand in a text, in bytes; asks for time at each of them.
 
     The text goes on behind the place where one is broken, so what is whole inside of a broken one
     and before that place does not count. Nor does what nests as deep as only an attack does.
@@ -47,6 +47,7 @@ def find_json(text: str) -> list[tuple[int, int]]:
         return [(0, len(text.encode()))]
     while broken < _MAX_BROKEN and (begin := _BEGIN.search(text, position)):
         start = begin.start()
+        require_time()
         try:
             position = _find_end(text, start)
         except json.JSONDecodeError as exc:
@@ -69,7 +70,7 @@ def _find_end(text: str, start: int) -> int:
             return start + _decode(text[start : start + size])[1]
         except json.JSONDecodeError as exc:
             is_whole = start + size >= len(text)
-            is_cut = exc.pos >= size - _END or exc.msg.startswith(("Unterminated", "Invalid"))
+            is_cut = exc.pos >= size - _END or exc.msg.startswith("Unterminated")
             if is_whole or not is_cut:
                 raise
     return start + _decode(text[start:])[1]

@@ -317,9 +317,9 @@ class Reader:
         reads_all = is_json and self._active.has_custom
         spans = []
         if depth <= _MAX_DEPTH and (
-            cuts or reads_all or "\\u" in text or (is_json and _EXPONENT.search(raw))
+            cuts or reads_all or "\\" in text or (is_json and _EXPONENT.search(raw))
         ):
-            spans = find_json(text)
+            spans = find_json(text, self._require_time)
         result = self._replace(raw, sorted(cuts), spans, depth, reads_all=reads_all)
         if "\\u" in text:
             shown = text if result is None else result
@@ -375,10 +375,10 @@ class Reader:
         edits: list[_Edit] = []
         has_new_name = False
         for token in find_tokens(raw, span):
+            self._require_time()
             touching = cuts[bisect_right(ends, token.start) : bisect_left(starts, token.end)]
             new = self._read_token(raw, token, touching, depth, reads_all=reads_all)
             if new is not None:
-                self._require_time()
                 edits.append((token.start, token.end, new))
                 has_new_name = has_new_name or token.is_name
         return _name_apart(raw, span, edits) if has_new_name else edits

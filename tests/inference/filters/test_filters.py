@@ -420,11 +420,38 @@ def test_messages_without_a_match_keep_their_bytes() -> None:
 def test_json_escapes_do_not_hide_text() -> None:
     raw = '[{"role": "user", "content": "a\\u0040b.io"}]'
     assert sent(screen(builtin("email"), chat(raw=raw))) == [said("[EMAIL]")]
-    arguments = '{"to": "a\\u0040b.io"}'
-    call = {"type": "function", "function": {"name": "f", "arguments": arguments}}
-    screened = screen(builtin("email"), chat({**said(None, "assistant"), "tool_calls": [call]}))
-    [message] = sent(screened)
-    assert message["tool_calls"][0]["function"]["arguments"] == '{"to": "[EMAIL]"}'
+
+
+@pytest.mark.parametrize(
+    ("filters", "text", "expected"),
+    [
+        ("email", r'{"to": "a\u0040b.io"}', '{"to": "[EMAIL]"}'),
+        ("email", r'{"to": "\"john doe\"@b.io"}', '{"to": "[EMAIL]"}'),
+        ("secrets", r'{"u": "redis:\/\/:a%21b2@c:6379"}', '{"u": "redis://:[SECRET]@c:6379"}'),
+        ("secrets", r'"{\"u\": \"redis:\\/\\/:a%21b2@c:1\"}"', r'"{\"u\": \"redis://:[SECRET]@c:1\"}"'),
+        ("a/b", r'got ["a\/b"]', 'got ["[REDACTED]"]'),
+        ("a/b", '```\n{"t": "a\\/b"}\n```', '```\n{"t": "[REDACTED]"}\n```'),
+    ],
+)  # fmt: skip
+def test_escapes_in_the_json_of_a_text_hide_nothing(filters: str, text: str, expected: str) -> None:
+    make = builtin if filters in BUILTINS else custom
+    call = {"type": "function", "function": {"name": "f", "arguments": text}}
+    turns = (
+        {**said(None, "assistant"), "tool_calls": [call]},
+        {**said(text, "tool"), "tool_call_id": "1"},
+    )
+    for turn in turns:
+        with pytest.raises(ContentBlocked):
+            screen(make(filters, "block"), chat(turn))
+    called, told = sent(screen(make(filters), chat(*turns)))
+    assert called["tool_calls"][0]["function"]["arguments"] == told["content"] == expected
+
+
+@pytest.mark.parametrize("text", [r'["\x', "[1 ", r'{"\n": 1} '])
+def test_broken_json_takes_no_longer_than_filters_may(text: str) -> None:
+    request = chat(said(text * 50_000 + "\\"))
+    with pytest.raises(TooSlow):
+        screen(builtin("email"), request, seconds=0.02)
 
 
 @pytest.mark.parametrize(
