@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from catalog.capabilities import NativeFormat
 from catalog.dialects.base import NativeBody, Operation
 from catalog.dialects.shared.raw import read_text
 from config.api.errors import InvalidRequest
@@ -38,6 +39,7 @@ _AT_ONCE_BYTES: Final = 64 * 1024
 _AT_ONCE_WORK: Final = 250_000
 _AT_ONCE_SECONDS: Final = 0.005
 _SECONDS: Final = 10.0
+_SYSTEM_PROMPTS: Final = {NativeFormat.ANTHROPIC: "system", NativeFormat.RESPONSES: "instructions"}
 _ROOM_BYTES: Final = 16 * 1024 * 1024
 # While a text is read it is there in bytes, decoded, and anew; a match takes a few small objects.
 _READING_COPIES: Final = 3
@@ -188,7 +190,7 @@ def _screen_native(reader: Reader, native: NativeBody) -> NativeBody:
             reader.where = "a field of the request"
             reader.read_name(name, TEXT)
         reader.where = f"`{name}`"
-        reader.is_of_user = name != "system"
+        reader.is_of_user = name != _SYSTEM_PROMPTS[native.format]
         if name == "messages":
             value = _screen_turns(reader, raw, places[name])
         elif name == "input" and first_byte(raw) == b"[":
