@@ -39,8 +39,9 @@ logger = logging.getLogger(__name__)
 Serve = Callable[[Connection], Awaitable[None]]
 # Runs a request with the taps that it has already.
 Run = Callable[[AdmissionRequest, Sequence[Tap]], Awaitable[None]]
-# Judges a request anew that repeats another one; returns its rate limits.
-Judge = Callable[[], Awaitable[Sequence[RateRule]]]
+# Judges a request anew that repeats another one; returns its rate limits, and whether a kept answer
+# may be given.
+Judge = Callable[[], Awaitable[tuple[Sequence[RateRule], bool]]]
 
 _LATE: Final = (
     "The time limit of the request itself is over: X-Request-Timeout, or the timeout of the SDK. "

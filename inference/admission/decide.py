@@ -406,18 +406,22 @@ def _require_usable(entry: AdmissionRequest, key: GovernedKey, now: datetime) ->
     require_ingress_region(key.policy, entry.region)
 
 
-def judge_repeat(entry: AdmissionRequest, key: GovernedKey, now: datetime) -> list[RateRule]:
+def judge_repeat(
+    entry: AdmissionRequest, key: GovernedKey, now: datetime
+) -> tuple[list[RateRule], bool]:
     """Returns the limits on requests that count a repeat of an answered request, for all models.
 
-    Raises the errors of a key that may send no request. A repeat costs nothing, so no budget
-    refuses it, and it is not running while its answer is sent.
+    The second value says whether a kept answer may still be given. Raises the errors of a key that
+    may send no request. A repeat costs nothing, so no budget refuses it, and it is not running
+    while its answer is sent.
     """
     _require_usable(entry, key, now)
-    return [
+    rules = [
         replace(rule, limits=limits)
         for rule in _own_rules(find_rate_owners(key, entry.request.user))
         if (limits := {rate: rule.limits[rate] for rate in _REPEAT_LIMITS if rate in rule.limits})
     ]
+    return rules, _decide_keeping(entry, key).is_allowed
 
 
 def _decide_keeping(entry: AdmissionRequest, key: GovernedKey) -> Keeping:

@@ -179,7 +179,7 @@ class Gateway:
         self._running.add(exchange)
         return exchange
 
-    async def judge_repeat(self, request: AdmissionRequest) -> list[RateRule]:
+    async def judge_repeat(self, request: AdmissionRequest) -> tuple[list[RateRule], bool]:
         """Judges a request anew that repeats an answered one; see :func:`judge_repeat`."""
         key, _ = await self._admissions.read_key(request.key_digest)
         return judge_repeat(request, key, clock.now())

@@ -48,7 +48,7 @@ _JSON: Final = [(b"content-type", b"application/json")]
 _FREEING: Final = (Generation.Status.FAILED, Generation.Status.CANCELLED)
 
 Run = Callable[[AdmissionRequest, Sequence[Tap]], Awaitable[None]]
-Judge = Callable[[], Awaitable[Sequence[RateRule]]]
+Judge = Callable[[], Awaitable[tuple[Sequence[RateRule], bool]]]
 
 
 class FirstRequest(Tap):
@@ -198,8 +198,9 @@ class Repeats:
             if use.state == "running" and use.is_kept:
                 await self._join(connection, use)
                 continue
-            await self._count(connection, key.organization_id, await judge())
-            await self._replay(connection, use, key.organization_id)
+            rules, is_given = await judge()
+            await self._count(connection, key.organization_id, rules)
+            await self._replay(connection, use, key.organization_id, is_given=is_given)
             return
         first = FirstRequest(self._uses, self._answers, connection, use, key.organization_id)
         try:
@@ -251,10 +252,12 @@ class Repeats:
             raise Unavailable
         connection.rate_headers = render_headers(rules, budgets.readings, budgets.now)
 
-    async def _replay(self, connection: Connection, use: KeyUse, organization_id: UUID) -> None:
-        """Sends the kept answer; raises the refusal of a use without one."""
+    async def _replay(
+        self, connection: Connection, use: KeyUse, organization_id: UUID, *, is_given: bool
+    ) -> None:
+        """Sends the kept answer; raises the refusal of a use without one that may be given."""
         answer: KeptResponse | None = None
-        if use.answer_id is not None and use.state == "answered":
+        if is_given and use.answer_id is not None and use.state == "answered":
             row = KeptRow(use.answer_id, use.size, use.generation_id)
             answer = await self._answers.read(organization_id, row, connection.workload)
         if answer is None:

@@ -15,7 +15,7 @@ import requests
 from django.conf import LazySettings
 from django.db.models import F
 
-from accounts.models import ApiKey
+from accounts.models import ApiKey, Guardrail, Workspace
 from billing.models import Transfer
 from catalog.models import ModelEndpoint
 from inference.models import Generation, IdempotentRequest, KeptAnswer
@@ -441,6 +441,20 @@ def test_nothing_is_kept_under_zero_data_retention(site: Site, by: str) -> None:
     wait_until_ended(site)
     assert not KeptAnswer.objects.exists()
     assert refusal(send(site, body))["generation_id"] == first.json()["id"]
+
+
+@pytest.mark.parametrize("by", ["switch", "policy"])
+def test_a_kept_answer_is_not_given_once_it_may_not_be_kept(kept: Site, by: str) -> None:
+    first = send(kept)
+    wait_until_ended(kept)
+    workspace = Workspace.objects.get(pk=kept.tenant.workspace.pk)
+    if by == "switch":
+        workspace.edit(is_answer_storage_enabled=False)
+    else:
+        Guardrail.objects.edit_workspace_default(workspace, enforce_zdr_other=True)
+    with unchanged():
+        assert refusal(send(kept))["generation_id"] == first.json()["id"]
+    assert len(kept.dialled()) == 1
 
 
 @pytest.mark.parametrize("change", [{"disabled": True}, {"expires_at": "2020-01-01T00:00:00Z"}])
