@@ -193,7 +193,8 @@ class ContentViewSet(GenerationViewSet):
     def delete_content(self, request: Request) -> Response:
         """Deletes the stored input and output of a request; an extension for management keys.
 
-        A text that is not stored yet is not stored afterwards. Repeating it changes nothing.
+        An answer that is kept for repeats is deleted with them. A text that is not stored yet is
+        not stored afterwards. Repeating it changes nothing.
         """
         generation = self.get_object()
         delete_texts(self.organization_id, generation_id=generation.pk, by=self.actor)

@@ -1,7 +1,8 @@
 -- Keeps an encrypted answer, in place of the oldest ones of its organization if they are too many.
 --
 -- Entries of the response cache make room before answers that belong to an idempotency key. No
--- other organization loses anything.
+-- other organization loses anything. Nothing is kept of a request whose texts were deleted since it
+-- was admitted.
 --
 -- Parameters: $1 uuid, the organization; $2 text, the generation that was answered; $3 bytea, the
 --             cache key, or null; $4 uuid, the deployment that answered; $5 bytea, the encrypted
@@ -38,7 +39,20 @@ removed AS (
 INSERT INTO inference_keptanswer (
     organization_id, generation_id, cache_key, endpoint_id, sealed, size, created_at, expires_at
 )
-VALUES ($1, $2, $3, $4, $5, $6, now(), now() + make_interval(secs => $7))
+SELECT $1, $2::text, $3, $4, $5, $6, now(), now() + make_interval(secs => $7)
+WHERE
+    NOT EXISTS (
+        SELECT 1
+        FROM inference_textdeletion AS d
+        INNER JOIN inference_generation AS g ON d.organization_id = g.organization_id
+        WHERE
+            g.id = $2
+            AND d.organization_id = $1
+            AND d.deleted_at >= g.created_at
+            AND (d.workspace_id IS NULL OR d.workspace_id = g.workspace_id)
+            AND (d.api_key_id IS NULL OR d.api_key_id = g.api_key_id)
+            AND (d.generation_id IS NULL OR d.generation_id = g.id)
+    )
 ON CONFLICT (organization_id, cache_key) WHERE cache_key IS NOT NULL DO UPDATE
     SET
         generation_id = excluded.generation_id,

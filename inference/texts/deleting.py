@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 from django.conf import settings
@@ -12,6 +12,7 @@ from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Now
 
 from accounts.models import Workspace
+from inference.models import Generation, KeptAnswer
 from inference.stored_texts import StoredText, TextDeletion, TextKey
 
 # Rows that one statement deletes: a long statement would keep dead rows in every table.
@@ -28,9 +29,10 @@ def delete_texts(
 ) -> int:
     """Deletes the texts of an organization, or only those of a workspace, a key or a generation.
 
-    Nobody can read them when this returns, and no worker stores one of a request that was admitted
-    before. Deleting all texts of an organization deletes their key too: what a copy of the table
-    still has cannot be decrypted. Returns the number of rows that were deleted.
+    Answers that are kept for repeats are deleted with them. Nobody can read them when this returns,
+    and no worker stores one of a request that was admitted before. Deleting all texts of an
+    organization deletes their key too: what a copy of the table still has cannot be decrypted.
+    Returns the number of texts that were deleted.
     """
     is_whole = workspace_id is None and api_key_id is None and generation_id is None
     with transaction.atomic():
@@ -76,25 +78,27 @@ def clear_texts() -> int:
 
 
 def _finish(deletion: TextDeletion) -> int:
-    """Deletes the rows that a deletion covers, and returns their number."""
+    """Deletes the rows that a deletion covers, and returns the number of texts."""
     deletion.refresh_from_db(fields=["deleted_at"])
-    texts = StoredText.objects.filter(
-        organization_id=deletion.organization_id, created_at__lte=deletion.deleted_at
-    )
+    scope: dict[str, Any] = {"created_at__lte": deletion.deleted_at}
     if deletion.generation_id is not None:
-        texts = texts.filter(pk=deletion.generation_id)
+        scope["pk"] = deletion.generation_id
     elif deletion.api_key_id is not None:
-        texts = texts.filter(api_key_id=deletion.api_key_id)
+        scope["api_key_id"] = deletion.api_key_id
     elif deletion.workspace_id is not None:
-        texts = texts.filter(workspace_id=deletion.workspace_id)
-    deleted = _delete(texts)
+        scope["workspace_id"] = deletion.workspace_id
+    owner = {"organization_id": deletion.organization_id}
+    # An organization has a few thousand of them at most.
+    answered = Generation.objects.filter(pk=OuterRef("generation_id")).filter(**scope)
+    _delete(KeptAnswer.objects.filter(Exists(answered), **owner))
+    deleted = _delete(StoredText.objects.filter(**owner, **scope))
     deletion.is_finished = True
     deletion.save(update_fields=["is_finished"])
     return deleted
 
 
-def _delete(texts: QuerySet[StoredText]) -> int:
+def _delete(rows: QuerySet[Any]) -> int:
     deleted = 0
-    while ids := list(texts.order_by("created_at").values_list("pk", flat=True)[:_BATCH]):
-        deleted += StoredText.objects.filter(pk__in=ids).delete()[0]
+    while ids := list(rows.order_by("created_at").values_list("pk", flat=True)[:_BATCH]):
+        deleted += rows.model._default_manager.filter(pk__in=ids).delete()[0]
     return deleted

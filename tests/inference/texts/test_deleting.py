@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from threading import Thread
 from typing import Any
@@ -14,13 +15,15 @@ from django.db.models import F
 from prometheus_client import REGISTRY
 
 from accounts.models import ApiKey, Workspace
-from inference.models import Generation, StoredText, TextDeletion, TextKey
+from inference.models import Generation, KeptAnswer, StoredText, TextDeletion, TextKey
 from inference.texts.deleting import clear_texts, delete_texts
 from tests.support import factories
 from tests.support.database.locks import locked, waiting
 from tests.support.database.snapshots import everything
 from tests.support.factories import Tenant
 from tests.support.governance import make_workspace
+from tests.support.inference import repeats
+from tests.support.inference.repeats import keep_answers
 from tests.support.inference.site import Site
 from tests.support.texts.logged import (
     ask_content,
@@ -77,26 +80,44 @@ def test_others_cannot_read_or_delete_it(storing: Site, neighbour: Tenant) -> No
     assert other.pk
 
 
-@pytest.mark.parametrize("scope", ["key", "workspace", "organization"])
+@pytest.mark.parametrize("scope", ["generation", "key", "workspace", "organization"])
 def test_a_scope_is_deleted_and_nothing_else(storing: Site, neighbour: Tenant, scope: str) -> None:
+    """So are the answers that are kept for repeats."""
     log_texts(neighbour)
     tenant = storing.tenant
-    workspace = make_workspace(tenant.organization, is_observability_io_logging_enabled=True)
+    keep_answers(neighbour)
+    keep_answers(tenant)
+    workspace = make_workspace(
+        tenant.organization,
+        is_observability_io_logging_enabled=True,
+        is_answer_storage_enabled=True,
+    )
     keys = [tenant.api_key, neighbour.api_key]
     for place in (tenant.workspace, workspace):
         keys.append(ApiKey.objects.create_key(workspace=place, name="more")[1].reveal())
     mine, foreign, beside, elsewhere = (
-        storing.post(storing.chat_body(), key=key).headers["X-Generation-Id"] for key in keys
+        repeats.send(storing, by=key).headers["X-Generation-Id"] for key in keys
     )
     wait_until_stored(storing, 4)
+    repeats.wait_until_kept(storing, 4)
     key = ApiKey.objects.get(pk=Generation.objects.get(pk=mine).api_key_id)
     wanted: dict[str, Any] = {
-        "key": {"api_key_id": key.pk}, "workspace": {"workspace_id": tenant.workspace.pk},
-        "organization": {},
+        "generation": {"generation_id": mine}, "key": {"api_key_id": key.pk},
+        "workspace": {"workspace_id": tenant.workspace.pk}, "organization": {},
     }[scope]  # fmt: skip
-    gone = {"key": {mine}, "workspace": {mine, beside}, "organization": {mine, beside, elsewhere}}
+    gone = {
+        "generation": {mine},
+        "key": {mine},
+        "workspace": {mine, beside},
+        "organization": {mine, beside, elsewhere},
+    }
     assert delete_texts(tenant.organization.pk, by="test", **wanted) == len(gone[scope])
     assert left() == {mine, foreign, beside, elsewhere} - gone[scope]
+    assert set(KeptAnswer.objects.values_list("generation_id", flat=True)) == left()
+    again = [repeats.send(storing, by=key) for key in keys]
+    assert [each.status_code for each in again] == [
+        200 if each in left() else 409 for each in (mine, foreign, beside, elsewhere)
+    ]
     own = TextKey.objects.filter(organization_id=tenant.organization.pk)
     assert own.exists() is (scope != "organization")
     assert TextDeletion.objects.get().deleted_by == "test"
@@ -139,6 +160,19 @@ def test_what_waits_in_a_worker_is_not_stored_after_its_deletion(
     storing.eventually(lambda: time.time() >= int(deleted_at().timestamp()) + 1)
     last = storing.chat("last").headers["X-Generation-Id"]
     storing.eventually(lambda: left() == {last})
+
+
+def test_an_answer_that_comes_after_its_deletion_is_not_kept(site: Site) -> None:
+    keep_answers(site.tenant)
+    site.publish("sim-slow:1,0.02")
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(repeats.send, site)
+        site.eventually(lambda: Generation.objects.filter(status="pending").exists())
+        delete_texts(site.tenant.organization.pk, by="test")
+        assert first.result().status_code == 200
+    again = repeats.send(site)
+    assert again.json()["error"]["metadata"]["error_type"] == "idempotent_answer_not_kept"
+    assert not KeptAnswer.objects.exists()
 
 
 def deleted_at() -> datetime:
