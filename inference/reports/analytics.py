@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 from typing import Any, Final, Literal
@@ -41,6 +41,7 @@ from catalog.pricing import usd
 from config.api.errors import RequestTimeout
 from config.database.replica.reading import read
 from inference.models import Generation
+from inference.reports.rollups import archived_days
 
 TIMEOUT_MS: Final = 10_000
 DEFAULT_LIMIT: Final = 1000
@@ -248,7 +249,16 @@ class Query:
             rows=[self._render_row(row) for row in found[: self.limit]],
             is_truncated=len(found) > self.limit,
             query_time_ms=round((time.monotonic() - started) * 1000, 3),
+            warnings=self._find_gap(),
         )
+
+    def _find_gap(self) -> list[str]:
+        """Says that generations of the range have left, and so count nowhere in the answer."""
+        last = (self.end - timedelta(microseconds=1)).astimezone(UTC).date()
+        gone = archived_days(self.start.astimezone(UTC).date(), last, self.organization_id)
+        if not gone:
+            return []
+        return [f"The requests of the days up to {gone[-1]} are archived and not counted here."]
 
     def _rows(self) -> Any:
         """Returns the query set: filters, groups, measures, filters by metrics, then sorts."""
@@ -320,11 +330,12 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class AnalyticsAnswer:
-    """The rows of a query, up to its limit."""
+    """The rows of a query, up to its limit, and what they lack."""
 
     rows: list[dict[str, Any]]
     is_truncated: bool
     query_time_ms: float
+    warnings: list[str]
 
 
 def _condition(item: Condition) -> Q:

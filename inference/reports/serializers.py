@@ -577,9 +577,12 @@ class AnswerSerializer(serializers.Serializer[AnalyticsAnswer]):
 
     data = serializers.ListField(child=serializers.DictField())  # type: ignore[assignment]
     metadata = _MetadataSerializer()
+    warnings = serializers.ListField(
+        child=serializers.CharField(), required=False, help_text="What the rows lack."
+    )
 
     def to_representation(self, instance: AnalyticsAnswer) -> dict[str, Any]:
-        return {
+        shown: dict[str, Any] = {
             "data": instance.rows,
             "metadata": {
                 "query_time_ms": instance.query_time_ms,
@@ -587,6 +590,7 @@ class AnswerSerializer(serializers.Serializer[AnalyticsAnswer]):
                 "truncated": instance.is_truncated,
             },
         }
+        return {**shown, "warnings": instance.warnings} if instance.warnings else shown
 
 
 AnswerResponseSerializer = envelope("QueryAnalyticsResponse", data=AnswerSerializer())

@@ -8,7 +8,7 @@ import resource
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +19,19 @@ from django.core.management import CommandError, call_command
 from django.db import IntegrityError, connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from rest_framework.test import APIClient
 
 from billing import ledger, reviews
 from billing.models import Archived, Excess, Fold, MeterOpening, Opening, Transfer
 from config.management.commands import work
-from config.partitions.tables import list_partitions
+from config.partitions.tables import list_partitions, read_now
 from inference.archive.plans import DirectoryPlace
 from inference.archive.ranges import list_ranges
 from inference.archive.retention import RetentionCollector, archive_due
 from inference.archive.sealing import list_sealed
 from inference.archive.stores import open_store
 from inference.models import DailyUsage, Feedback, Generation, HourlyUsage, Journal, UsageDay
+from inference.reports import analytics
 from tests.support import factories
 from tests.support.database import archive, snapshots
 from tests.support.database.archive import HOUR, months
@@ -486,6 +488,29 @@ def test_an_overdue_range_is_measured(place: Path, tenant: Tenant) -> None:
     [sample] = metric.samples
     assert sample.labels == {"kind": "generations"}
     assert sample.value > 20 * 86_400
+def test_analytics_say_which_days_they_lack(
+    place: Path, tenant: Tenant, other: Tenant, management: APIClient
+) -> None:
+    first, second, third = months()
+    folded(tenant)
+    now = read_now()
+
+    def ask(start: datetime) -> dict[str, Any]:
+        span = {"start": f"{start:%Y-%m-%dT%H:%M:%SZ}", "end": f"{now:%Y-%m-%dT%H:%M:%SZ}"}
+        body = {"metrics": ["request_count"], "time_range": span}
+        answer = management.post("/api/v1/analytics/query", body, format="json")
+        assert answer.status_code == 200, answer.content
+        found: dict[str, Any] = answer.json()["data"]
+        return found
+
+    assert ask(first)["warnings"] == [
+        f"The requests of the days up to {second.date()} are archived and not counted here."
+    ]
+    assert "warnings" not in ask(third)
+    of_another = analytics.Query(other.organization.pk, first, now, ["request_count"])
+    assert of_another.run().warnings == []
+
+
     archive.sum_all()
     archive_due()
     [metric] = RetentionCollector().collect()
