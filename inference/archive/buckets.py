@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
@@ -24,6 +25,9 @@ _READ_BYTES: Final = 1024 * 1024
 # The longest time for which a writer may be writing one file.
 _ABANDONED: Final = timedelta(days=1)
 _MISSING: Final = {"404", "NoSuchKey", "NotFound"}
+_DAY: Final = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+# Others may share the bucket: only what has the form of this archive's files was begun here.
+_NAME: Final = re.compile(rf"[a-z_]+/(0|{_DAY})_{_DAY}-[0-9a-f]{{16}}\.parquet")
 
 logger = logging.getLogger("causeway.retention")
 
@@ -86,7 +90,8 @@ class BucketStore(Store):
             # At most 1,000 of them; the next pass takes the others.
             found = self._client.list_multipart_uploads(**place).get("Uploads", ())
             for upload in found:
-                if upload["Initiated"] < before:
+                name = upload["Key"].removeprefix(self._place.prefix)
+                if upload["Initiated"] < before and _NAME.fullmatch(name):
                     self._client.abort_multipart_upload(
                         Bucket=self._place.bucket, Key=upload["Key"], UploadId=upload["UploadId"]
                     )

@@ -105,16 +105,22 @@ def test_parts_of_dead_writers_are_removed(
 ) -> None:
     """The server of the tests names the same day of 2010 for every upload."""
     client: Any = botocore.session.get_session().create_client("s3", endpoint_url=place.endpoint)
-    for key in ("old/rows/a", "another/b"):
+    own = f"inference_generation/0_2026-03-31-{'a1' * 8}.parquet"
+    foreign = {f"another/{own}", "old/rows/backups/of-another.parquet", f"old/rows/{own}.tmp"}
+    for key in (f"old/rows/{own}", *foreign):
         client.create_multipart_upload(Bucket=place.bucket, Key=key)
+
+    def list_uploads() -> set[str]:
+        found = client.list_multipart_uploads(Bucket=place.bucket)["Uploads"]
+        return {upload["Key"] for upload in found}
+
     settings.RETENTION_DAYS, settings.ARCHIVE_PLACE = {"generations": 36_000}, place
     monkeypatch.setattr(buckets, "_ABANDONED", timedelta(days=100_000))
     assert archive_due() == 0
-    assert len(client.list_multipart_uploads(Bucket=place.bucket)["Uploads"]) == 2
+    assert list_uploads() == {f"old/rows/{own}", *foreign}
     monkeypatch.setattr(buckets, "_ABANDONED", timedelta(days=1))
     assert archive_due() == 0
-    [left] = client.list_multipart_uploads(Bucket=place.bucket)["Uploads"]
-    assert left["Key"] == "another/b"
+    assert list_uploads() == foreign
 
 
 def test_a_store_that_cannot_be_cleared_keeps_nothing_else_back(
