@@ -63,6 +63,8 @@ BODIES: Final[Mapping[str, dict[str, Any]]] = {
         "input_audio": {"data": b64encode(bytes(16_000)).decode(), "format": "wav"}
     },
 }
+# The path under which requests of a stored operation are explained.
+PATHS: Final[Mapping[str, str]] = {**{each: each for each in Operation}, Operation.IMAGES: "images"}
 
 
 def read_request(operation: str, body: bytes, *, session_id: str | None = None) -> InferenceRequest:

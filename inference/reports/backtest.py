@@ -25,7 +25,6 @@ from django.db.models.functions import Coalesce
 from accounts.models import ApiKey, Guardrail, KeyAssignment, LimitReset, MemberAssignment
 from accounts.policy import Policy, RegionNotAllowed, require_ingress_region
 from billing.budgets import Budget
-from catalog.dialects.base import Operation
 from catalog.visibility import Exclusion
 from config.api.errors import GatewayError
 from config.clocks.clock import clock
@@ -40,7 +39,7 @@ from inference.admission.governance import (
     OrganizationRules,
     read_guardrail,
 )
-from inference.faces.explaining import BODIES, read_request
+from inference.faces.explaining import BODIES, PATHS, read_request
 from inference.ids import first_id, last_id
 from inference.models import DailyUsage, Generation, UsageDay
 from inference.reports.rollups import join_days, midnight
@@ -65,7 +64,6 @@ REASONS: Final = {
     GuardrailRefusal.CONTENT: "A content filter blocked it",
     GuardrailRefusal.UNREAD: "The content filters of a shadow had no time to read it",
 }
-_PATHS: Final = {Operation.IMAGES: "images"}
 DAYS: Final = 7
 MOST_ROWS: Final = 50_000
 _SECONDS: Final = 8.0
@@ -267,7 +265,7 @@ def _region_of(request: StoredRequest) -> str | None:
 @lru_cache(maxsize=1024)
 def _stand_in(operation: str, model: str) -> InferenceRequest:
     """Returns the shortest request of an operation; raises ``KeyError`` for an unknown one."""
-    path = _PATHS.get(operation, operation)  # type: ignore[call-overload]
+    path = PATHS[operation]
     return read_request(path, json.dumps({"model": model, **BODIES[path]}).encode())
 
 

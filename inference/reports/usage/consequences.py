@@ -28,7 +28,7 @@ from config.console.formatting import short_dollars
 from config.console.lists.pages import TookTooLong, limit_time
 from endpoints.models import PrivateEndpoint
 from inference.admission.explain import Explainer
-from inference.faces.explaining import BODIES, read_request
+from inference.faces.explaining import BODIES, PATHS, read_request
 from inference.models import Generation
 
 _SPAN: Final = timedelta(hours=1)
@@ -395,11 +395,12 @@ def _route_again(
     """Returns where such requests would go, and what they cost now and there, in USD."""
     nothing = Decimal(0)
     _, model, operation = route
-    if operation not in BODIES:
+    if operation not in PATHS:
         return _UNKNOWN, nothing, nothing
-    body = json.dumps({"model": model, **BODIES[operation]}).encode()
+    path = PATHS[operation]
+    body = json.dumps({"model": model, **BODIES[path]}).encode()
     try:
-        found = explainer.list_candidates(key, read_request(operation, body), region=None)
+        found = explainer.list_candidates(key, read_request(path, body), region=None)
     except GatewayError as exc:
         return f"they are refused already: {exc.message}", nothing, nothing
     others = [each for each in found if each["endpoint_id"] not in gone]

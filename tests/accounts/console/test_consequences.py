@@ -14,6 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from accounts.models import ApiKey, ByokCredential, Guardrail, KeyAssignment
+from catalog.dialects.base import Operation
 from catalog.models import LanguageModel, ModelAlias, ModelEndpoint, Provider
 from config.credentials import Secret
 from config.secrets import digest_api_key
@@ -91,6 +92,16 @@ def test_an_endpoint_names_where_its_requests_will_go(operator: Client, site: Si
     there = f"{site.provider.name} ({site.model.slug})"
     paid = "paid by a credential of the organization, price +100%."
     assert shown[1:] == [f"2 requests of the key inference: they will go to {there}, {paid}"]
+
+
+def test_images_are_routed_again_too(operator: Client, site: Site) -> None:
+    site.model.output_modalities = ["image"]
+    site.model.save_fields("output_modalities")
+    endpoint = site.own()
+    serve(site, 1, private_endpoint=endpoint, operation=Operation.IMAGES)
+    assert sentences(operator, console.page(endpoint, "disable"))[1:] == [
+        "1 request of the key inference: nothing else may serve them; they will get 404."
+    ]
 
 
 def off(client: Client, row: Any) -> list[str]:
