@@ -43,19 +43,27 @@ def write_parquet(
 
 
 def read_parquet(file: IO[bytes]) -> tuple[list[str], Iterator[list[Any]]]:
-    """Returns the names of the columns of a file, and its rows, a group at a time in memory."""
+    """Returns the names of the columns of a file, and its rows, a group at a time in memory.
+
+    Both raise :class:`ImportRefused` for a damaged file.
+    """
     pyarrow = load_pyarrow()
+    # Damage shows as bytes that cannot be unpacked, or as values that do not exist.
+    damage = (pyarrow.ArrowException, OSError, ValueError, OverflowError)
     try:
         table = pyarrow.parquet.ParquetFile(file)
-    except pyarrow.ArrowInvalid as exc:
+    except damage as exc:
         raise ImportRefused([f"not a Parquet file: {exc}"]) from None
-    return list(table.schema_arrow.names), _read(table)
+    return list(table.schema_arrow.names), _read(table, damage)
 
 
-def _read(table: Any) -> Iterator[list[Any]]:
-    for batch in table.iter_batches(GROUP_ROWS):
-        values = [column.to_pylist() for column in batch.columns]
-        yield from map(list, zip(*values, strict=True))
+def _read(table: Any, damage: tuple[type[Exception], ...]) -> Iterator[list[Any]]:
+    try:
+        for batch in table.iter_batches(GROUP_ROWS):
+            values = [column.to_pylist() for column in batch.columns]
+            yield from map(list, zip(*values, strict=True))
+    except damage as exc:
+        raise ImportRefused([f"a damaged Parquet file: {exc}"]) from None
 
 
 def _write(pyarrow: Any, schema: Any, rows: Iterator[Sequence[Any]]) -> Iterator[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -54,9 +55,21 @@ def archive_table(store: Store | None, table: Table, prefix: str) -> ArchivedFil
 
 
 def read_file(file: IO[bytes]) -> tuple[list[str], Iterator[Row]]:
-    """Returns the columns and the rows of a file; raises :class:`StoreFailed`."""
+    """Returns the columns and the rows of a file; both raise :class:`StoreFailed`."""
+    with _refuse_damage():
+        names, rows = read_parquet(file)
+    return names, _read(rows)
+
+
+def _read(rows: Iterator[Row]) -> Iterator[Row]:
+    with _refuse_damage():
+        yield from rows
+
+
+@contextlib.contextmanager
+def _refuse_damage() -> Iterator[None]:
     try:
-        return read_parquet(file)
+        yield
     except ImportRefused as exc:
         raise StoreFailed(str(exc)) from None
 

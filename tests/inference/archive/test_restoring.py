@@ -71,8 +71,11 @@ def test_an_altered_file_is_refused(stored: dict[str, list[Any]], settings: Lazy
 
 def test_a_broken_file_is_refused(stored: dict[str, list[Any]], settings: LazySettings) -> None:
     path = settings.ARCHIVE_PLACE.path / Fold.objects.get(number=1).files[1]["name"]
-    path.write_bytes(path.read_bytes()[:100])
+    whole = path.read_bytes()
+    path.write_bytes(whole[:100])
     refuse("1", "not a Parquet file")
+    path.write_bytes(whole[:4] + bytes(byte ^ 255 for byte in whole[4:300]) + whole[300:])
+    refuse("1", "a damaged Parquet file")
     path.unlink()
     refuse("1", "No such file or directory")
 

@@ -6,7 +6,7 @@ import fcntl
 import re
 import resource
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -224,7 +224,12 @@ def test_work_once_fails_if_the_archive_does(
     assert work._run_due([duty], threading.Event())
 
 
-def test_a_file_of_an_earlier_try_is_used_again_if_it_is_whole(place: Path, tenant: Tenant) -> None:
+@pytest.mark.parametrize(
+    "damage", [lambda raw: raw[:-9], lambda raw: raw[:4] + bytes(300) + raw[304:]]
+)
+def test_a_file_of_an_earlier_try_is_used_again_if_it_is_whole(
+    place: Path, tenant: Tenant, damage: Callable[[bytes], bytes]
+) -> None:
     archive.fill(tenant, months()[0] + HOUR)
     archive.sum_all()
     sid = transaction.savepoint()
@@ -232,7 +237,7 @@ def test_a_file_of_an_earlier_try_is_used_again_if_it_is_whole(place: Path, tena
     files = sorted(path for path in place.rglob("*.parquet") if path.stat().st_size > 8_000)
     transaction.savepoint_rollback(sid)
     stamps = {path: path.stat().st_mtime_ns for path in files}
-    files[0].write_bytes(files[0].read_bytes()[:-9])
+    files[0].write_bytes(damage(files[0].read_bytes()))
 
     assert archive_due() > 0
 
@@ -483,11 +488,6 @@ def test_sums_of_archived_days_cannot_be_made_again(place: Path, tenant: Tenant)
     assert snapshots.everything() == before
 
 
-def test_an_overdue_range_is_measured(place: Path, tenant: Tenant) -> None:
-    [metric] = RetentionCollector().collect()
-    [sample] = metric.samples
-    assert sample.labels == {"kind": "generations"}
-    assert sample.value > 20 * 86_400
 def test_analytics_say_which_days_they_lack(
     place: Path, tenant: Tenant, other: Tenant, management: APIClient
 ) -> None:
@@ -511,6 +511,11 @@ def test_analytics_say_which_days_they_lack(
     assert of_another.run().warnings == []
 
 
+def test_an_overdue_range_is_measured(place: Path, tenant: Tenant) -> None:
+    [metric] = RetentionCollector().collect()
+    [sample] = metric.samples
+    assert sample.labels == {"kind": "generations"}
+    assert sample.value > 20 * 86_400
     archive.sum_all()
     archive_due()
     [metric] = RetentionCollector().collect()
