@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import subprocess
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -19,7 +20,6 @@ from config.environment import find_misspelt
 from config.local.bootstrap import PROJECT
 from config.settings import env
 from inference.broadcast.sender import LIMITS as BROADCASTS
-from tests.drills.deploy.test_units import UNITS, read
 from tests.support.deploy.packages import PODMAN_COMPOSE, run_tool
 
 FOLDER = PROJECT / "docs" / "deploy" / "compose"
@@ -235,7 +235,9 @@ def test_work_has_room_for_all_deliveries(composed: dict[str, Any]) -> None:
     """Each may have a timer and a lookup of a name beside it."""
     threads = 3 * (DELIVERIES.total + BROADCASTS.total)
     assert composed["services"]["work"]["deploy"]["resources"]["limits"]["pids"] > 2 * threads
-    assert int(read(UNITS[-1])["TasksMax"]) > 2 * threads
+    unit = (FOLDER.parent / "systemd" / "causeway-work.service").read_text()
+    [most] = re.findall(r"^TasksMax=(\d+)$", unit, re.MULTILINE)
+    assert int(most) > 2 * threads
 
 
 def test_the_script_asks_for_a_host_and_makes_nothing_without_one(copy: Path) -> None:
