@@ -171,6 +171,12 @@ class UnableEndpoint(UpstreamRefused):
     message = "The endpoint cannot do this."
 
 
+class UnconvertedAnswer(UpstreamError):
+    """The answer is whole, and the interface that its caller chose cannot have it: it is paid."""
+
+    is_final = True
+
+
 class UnknownModel(UpstreamError):
     """The provider does not know the model that its endpoint names, which only an owner mends."""
 

@@ -35,7 +35,7 @@ from inference.admission.decide import Admission, AdmissionRequest, is_logged, j
 from inference.admission.recognition import RecognizedKey, Recognizer
 from inference.admission.replan import replan
 from inference.exchange.attempts import FAILURES, Attempts, Stream
-from inference.exchange.failures import describe_failure
+from inference.exchange.failures import UnconvertedAnswer, describe_failure
 from inference.exchange.rendering import BytesRenderer, NativeRenderer, Renderer, read_reported_cost
 from inference.exchange.tally import Ending, Tally
 from inference.exchange.tap import Deliver, Rewrite, Watcher
@@ -531,7 +531,9 @@ class Exchange:
         else:
             ending = Ending.FAILED
             self.failure = describe_failure(error)
-        charged = None if cached_from else tally.charge(ending, is_sent=attempts.is_sent)
+        # Nobody but its caller chose an interface that cannot have the answer.
+        due = Ending.COMPLETED if isinstance(error, UnconvertedAnswer) else ending
+        charged = None if cached_from else tally.charge(due, is_sent=attempts.is_sent)
         usage = None if charged is None else tally.complete(charged.usage)
         cost = tally.price(usage, attempts.candidate)
         claim = None if charged is None else tally.find_claim()

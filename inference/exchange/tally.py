@@ -472,7 +472,8 @@ class Tally:
         cancelled  the prompt and the delivered output, or the usage of the upstream, once the
                    request was sent
         failed     a stream that delivered output or a usage that is not blank; a whole reply
-                   never, because its caller does not get it
+                   never, because its caller does not get it; one that is too long for the
+                   caller's interface counts as completed
         =========  ===============================================================================
         """
         count = self.count()

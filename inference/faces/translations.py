@@ -13,6 +13,7 @@ from catalog.dialects.base import InvalidReply, Operation
 from catalog.dialects.shared.raw import Piece
 from config.api.errors import GatewayError, UpstreamError
 from config.server.bodies import Receive, Scope, Send
+from inference.exchange.failures import UnconvertedAnswer
 from inference.faces.connection import Connection
 from inference.requests.messages import reply as messages
 from inference.requests.messages.events import PING, MessageEvents
@@ -41,9 +42,9 @@ class TranslatedConnection(Connection):
     def rewrite_reply(self, reply: list[Piece]) -> list[Piece]:
         """Returns the reply in the format of the interface; raises :class:`UpstreamError`."""
         if sum(map(len, reply)) > _CONVERTED_BYTES:
-            raise UpstreamError(
+            raise UnconvertedAnswer(
                 f"The answer has more than {_CONVERTED_BYTES} bytes, the most that this interface "
-                "converts. Ask for it at /chat/completions."
+                "converts. It is charged. Ask for it at /chat/completions."
             )
         try:
             return [self.render(b"".join(reply))]

@@ -15,6 +15,7 @@ from billing import ledger, reviews
 from billing.models import Account, Excess, NotChargeable, Transfer
 from catalog.dialects.base import Operation
 from config.credentials import Secret
+from inference.faces import translations
 from inference.models import Generation
 from inference.requests import parsing
 from tests.support import factories
@@ -27,7 +28,7 @@ from tests.support.inference.endings import (
     read_until,
     wanted,
 )
-from tests.support.inference.site import Site, content_of, events_of
+from tests.support.inference.site import MESSAGES, Site, content_of, events_of
 from tests.support.ledger import assert_in_order
 from tests.support.processes import serve
 
@@ -72,6 +73,21 @@ def test_an_upstream_that_breaks_off_fails_the_generation(
         assert last["choices"][0]["finish_reason"] == "error"
         assert last["error"]["code"] == 502
     assert_ended(site, ending)
+
+
+def test_a_whole_answer_that_its_interface_cannot_have_is_paid(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(translations, "_CONVERTED_BYTES", 10)
+    site.publish("sim-echo")
+    answer = site.post(wanted(site, stream=False), path=MESSAGES)
+    assert (answer.status_code, answer.headers["X-Should-Retry"]) == (502, "false")
+    assert "It is charged." in answer.json()["error"]["message"]
+    row = site.settled()
+    assert (row.status, row.error_type) == ("failed", "provider_unavailable")
+    assert (row.prompt_tokens, row.completion_tokens, row.cost_nano) == (2, 4, 10_000)
+    assert Transfer.objects.get(reference=row.pk).posted_nano == 10_000
+    assert_in_order()
 
 
 @pytest.mark.parametrize("behaviour", ["sim-held", "sim-gated"])
