@@ -552,15 +552,17 @@ class Connection(RequestHead):
 
 
 def _split_events(body: memoryview) -> Iterator[bytes]:
-    """Yields the parts of a stream, which end with an event unless that one is long."""
-    start = 0
-    while start < len(body):
-        piece = bytes(body[start : start + _PIECE_BYTES])
-        end = piece.rfind(b"\n\n") + 2
-        if end > 1 and start + len(piece) < len(body):
-            piece = piece[:end]
-        start += len(piece)
-        yield piece
+    """Yields the parts of a stream, of whole events each: faces rewrite no other ones."""
+    events = bytearray()
+    for start in range(0, len(body), _PIECE_BYTES):
+        # The end of an event may stand across two pieces.
+        since = max(len(events) - 1, 0)
+        events += body[start : start + _PIECE_BYTES]
+        if (end := events.rfind(b"\n\n", since) + 2) > 1:
+            yield bytes(events[:end])
+            del events[:end]
+    if events:
+        yield bytes(events)
 
 
 def _slice(pieces: list[Piece]) -> list[Piece]:

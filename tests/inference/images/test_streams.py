@@ -14,6 +14,7 @@ from catalog.dialects.shared.images.replies import split_reply
 from inference.exchange.rendering import encode_event
 from tests.support import factories
 from tests.support.inference.pictures import EDITS, GENERATIONS, PNG, ROUTER
+from tests.support.inference.repeats import cache_status, keep_answers
 from tests.support.inference.site import Site, events_of
 from tests.support.ledger import assert_in_order
 
@@ -72,6 +73,21 @@ def test_a_reader_of_lines_gets_the_text_of_an_event_of_several_pieces(site: Sit
     assert "\u2028" not in text
     completed, _ = events_of(text)
     assert completed["revised_prompt"] == "\u2028" * 300_000
+
+
+@pytest.mark.parametrize("path", [ROUTER, GENERATIONS])
+def test_a_large_event_of_the_cache_is_one_event(site: Site, path: str) -> None:
+    site.publish("sim-picture-large:600000", price=factories.make_price("0.001", "0.00001"))
+    keep_answers(site.tenant)
+    body = {"model": site.model.slug, "prompt": "a cat", "stream": True}
+    answers = [site.post(body, path=path, headers={"X-OpenRouter-Cache": "true"}) for _ in range(2)]
+    assert [cache_status(answer) for answer in answers] == ["MISS", "HIT"]
+    (first, _), (again, end) = [events_of(answer.text) for answer in answers]
+    assert len(again["b64_json"]) == 600_000
+    assert (again.pop("id"), end) == (answers[1].headers["X-Generation-Id"], "[DONE]")
+    assert again.pop("usage")["cost"] == 0 < first.pop("usage")["cost"]
+    del first["id"]
+    assert again == first
 
 
 def read_to_the_end(site: Site, answer: requests.Response) -> list[Any]:
