@@ -156,6 +156,9 @@ def _rename(body: memoryview, source: str, generation_id: str) -> bytes:
 
 def _renew(fields: dict[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Replaces the metadata, and sets every cost to 0."""
+    if "usage" not in fields and "response" in fields:
+        # The last event of Responses, which has both in its response.
+        return {**fields, "response": _renew(dict(_decode(fields["response"])), metadata)}
     fields.pop(_METADATA, None)
     if "usage" in fields:
         usage = msgspec.json.decode(fields["usage"])
