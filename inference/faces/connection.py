@@ -324,7 +324,7 @@ class Connection(RequestHead):
         if OPERATIONS[self.operation].is_written and (
             len(body) > LARGE_BYTES or any(mark in body for mark in PRESET_MARKS)
         ):
-            rest = await self._take_preset(body)
+            rest = await self.take_preset(body)
         # Repeats are recognized by what the caller sent, whatever its preset says.
         request = await self.workload.run(
             len(body), self.parse_body, body, rest, copies=self.copies
@@ -350,7 +350,7 @@ class Connection(RequestHead):
         session_id = self.header(b"x-session-id")
         return parsing.parse(self.operation, body, session_id=session_id, preset=self.preset)
 
-    async def _take_preset(self, body: bytes) -> bytes:
+    async def take_preset(self, body: bytes) -> bytes:
         """Finds the preset that a body names, and returns the body without the name."""
         named = await self.workload.run(len(body), find_preset_name, body)
         if named is None:

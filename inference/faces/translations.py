@@ -18,6 +18,7 @@ from inference.faces.connection import Connection
 from inference.requests.messages import reply as messages
 from inference.requests.messages.events import PING, MessageEvents
 from inference.requests.messages.native import parse_message
+from inference.requests.operations.presets import leave_out_choices
 from inference.requests.parsing import InferenceRequest
 from inference.requests.responses import reply as responses
 from inference.requests.responses.events import ResponseEvents
@@ -34,6 +35,11 @@ class TranslatedConnection(Connection):
     # The given one, its texts and the new one; texts outside of ASCII may take more.
     copies = 3
     _events: MessageEvents | ResponseEvents
+
+    async def take_preset(self, body: bytes) -> bytes:
+        rest = await super().take_preset(body)
+        self.preset = self.preset and leave_out_choices(self.preset)
+        return rest
 
     def render(self, body: bytes) -> bytes:
         """Returns a whole reply in the format of the interface."""

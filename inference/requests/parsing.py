@@ -96,7 +96,7 @@ class InferenceRequest(msgspec.Struct, frozen=True):
 
     ``inputs`` are the modalities of its media, without text, ``forms`` says how those are sent, and
     ``outputs`` are the modalities that the answer must have. ``tools`` names the tools that a
-    server runs, and ``left_out`` the tools and items that the face could not pass on.
+    server runs, and ``left_out`` the tools, items and fields that the face could not pass on.
     ``is_reasoning_hidden`` asks for an answer without the model's reasoning. ``native`` is the body
     in its caller's own format, for upstreams that speak it too. ``has_long_cache`` says that cached
     prefixes should stay for an hour. ``reads_pdfs`` says that the text of PDF files shall take
@@ -249,8 +249,7 @@ def parse(
         server_tools = read_server_tools(fields, tools, wishes.search, has_file=has_file)
     # Here, in a thread: the event loop needs the measures for every heartbeat and endpoint.
     is_measured = len(body) > LARGE_BYTES
-    # Of other scripts the bound needs them.
-    has_scripts = is_measured or not body.isascii() or b"\\u" in body
+    has_scripts = is_measured or not body.isascii() or b"\\u" in body  # the bound needs them
     return InferenceRequest(
         operation=operation,
         models=models,
@@ -271,6 +270,7 @@ def parse(
         server_tools=server_tools,
         is_reasoning_hidden=demands.is_reasoning_hidden,
         size=len(body),
+        left_out=() if preset is None else preset.left_out,
         has_long_cache=has_long_cache(body),
         reads_pdfs=wishes.reads_pdfs,
         shortening=wishes.shortening,

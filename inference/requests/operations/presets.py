@@ -10,6 +10,7 @@ from typing import Any, Final
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from catalog.dialects.base import Operation
 from catalog.dialects.shared.raw import is_empty, is_null
@@ -51,12 +52,16 @@ class PresetUnknown(NotFound):
 
 
 class AppliedPreset(msgspec.Struct, frozen=True):
-    """The version of a preset that applies; ``config`` is the JSON of its fields."""
+    """The version of a preset that applies; ``config`` is the JSON of its fields.
+
+    ``left_out`` names those of its fields that the interface of the request has no place for.
+    """
 
     preset_id: UUID
     status: str
     config: str | None
     system_prompt: str | None
+    left_out: tuple[str, ...] = ()
 
 
 class NamedPreset(msgspec.Struct, frozen=True):
@@ -117,6 +122,14 @@ def require_usable(named: NamedPreset, preset: AppliedPreset | None) -> AppliedP
     if preset.status != "active":
         raise field_error(named.field, f"The preset {name!r} is {preset.status}.")
     return preset
+
+
+def leave_out_choices(preset: AppliedPreset) -> AppliedPreset:
+    """Returns the preset for an interface that shows one choice; others would be paid in vain."""
+    config = _read_config(preset)
+    if bytes(config.pop("n", b"1")) in (b"1", b"null"):
+        return preset
+    return replace(preset, config=_encode(config).decode(), left_out=("n",))
 
 
 def name_models(named: NamedPreset, preset: AppliedPreset) -> bytes:

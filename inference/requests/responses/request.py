@@ -388,7 +388,7 @@ def parse_response(
     """
     translated = to_chat(body, session_id=session_id)
     request = parsing.parse(Operation.CHAT, translated.chat, is_checked=True, preset=preset)
-    request = replace(request, left_out=translated.left_out)
+    request = replace(request, left_out=(*request.left_out, *translated.left_out))
     members = _decode_members(body)
     if (
         preset is not None

@@ -161,6 +161,21 @@ def test_every_face_takes_a_preset_over(published: Site, path: str, way: str) ->
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
+def test_a_face_that_shows_one_choice_asks_for_no_others(
+    published: Site, path: str, number: int
+) -> None:
+    make_preset(published.tenant.workspace, model=published.model.slug, n=number)
+    answer = published.post({**ASKED[path], "preset": "support"}, path=path)
+    assert answer.status_code == 200, answer.text
+    [request] = published.dialled()
+    shown = number if path == CHAT else 1
+    assert request.body.get("n", 1) == shown
+    assert answer.headers.get("X-Left-Out") == (None if shown == number else "n")
+
+
+@pytest.mark.django_db(transaction=True)
 def test_a_change_applies_to_the_next_request(published: Site) -> None:
     workspace = published.tenant.workspace
     preset = make_preset(workspace, temperature=0.25)
