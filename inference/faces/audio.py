@@ -42,12 +42,13 @@ class SpeechConnection(Connection):
         """Sends audio; the first call also sends the status 200."""
         if not self.has_begun:
             self.has_begun = True
+            self.kind = self.kind or self._content_type(data).encode()
             await self._send(
                 {
                     "type": "http.response.start",
                     "status": 200,
                     "headers": [
-                        (b"content-type", self._content_type(data).encode()),
+                        (b"content-type", self.kind),
                         (b"cache-control", b"no-cache"),
                         (b"x-accel-buffering", b"no"),
                         *self.common_headers(),

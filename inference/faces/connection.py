@@ -290,6 +290,8 @@ class Connection(RequestHead):
     _patience, _since = Patience(), 0.0
     # The caller waits no longer.
     is_late = False
+    # The content type of an answer of bytes, once it is known.
+    kind = b""
     caller: RecognizedKey
     presets: PresetReader
 

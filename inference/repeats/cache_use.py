@@ -33,6 +33,7 @@ _STATUS = b"x-openrouter-cache-status"
 _AGE = b"x-openrouter-cache-age"
 _TTL = b"x-openrouter-cache-ttl"
 _LEFT_OUT = b"x-left-out"
+_KIND = b"content-type"
 
 
 class CacheUse(Tap):
@@ -84,12 +85,13 @@ class CacheUse(Tap):
             (_AGE, str(found.age).encode()),
             (_TTL, str(found.seconds_left).encode()),
         )
-        # An entry has no other header.
-        exchange.attempts.left_out[:] = [
-            name for _, names in answer.headers for name in names.decode().split(", ")
-        ]
+        kept = dict(answer.headers)
+        exchange.attempts.left_out[:] = (
+            kept[_LEFT_OUT].decode().split(", ") if _LEFT_OUT in kept else []
+        )
         exchange.settle(cached_from=found.generation_id)
         self._is_hit = True
+        connection.kind = kept.get(_KIND, b"")
         return KnownAnswer(answer.body, answer.is_native)
 
     def deliver(self, ways: Ways) -> Ways:
@@ -132,10 +134,12 @@ class CacheUse(Tap):
             or outcome.status != Generation.Status.COMPLETED
         ):
             return
+        kind = self._connection.kind
+        kept = [pair for pair in self._connection.common_headers() if pair[0] == _LEFT_OUT]
         await self._answers.keep(
             KeptResponse(
                 memoryview(body),
-                [pair for pair in self._connection.common_headers() if pair[0] == _LEFT_OUT],
+                [*kept, (_KIND, kind)] if kind else kept,
                 streamed=self._request.stream,
                 is_native=self._is_native,
             ),

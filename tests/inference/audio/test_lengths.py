@@ -15,6 +15,7 @@ from catalog.pricing import Price, Rule
 from config.credentials import Secret
 from inference.models import Generation
 from tests.support import factories
+from tests.support.inference.repeats import cache_status, keep_answers
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
 from tests.support.upstreams.tls import answering, serving, trusted_context
@@ -42,9 +43,9 @@ def speaking(site: Site, sound: bytes, head: str, price: Price = SECOND) -> Iter
         yield
 
 
-def speak(site: Site, asked: str) -> requests.Response:
+def speak(site: Site, asked: str, **headers: str) -> requests.Response:
     body = {"model": site.model.slug, "input": "one two", "response_format": asked}
-    return site.post(body, path="/api/v1/audio/speech")
+    return site.post(body, path="/api/v1/audio/speech", headers=headers)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +81,16 @@ def test_speech_by_the_second_costs_the_length_of_its_sound(
     assert (row.cost_nano, row.is_estimated) == (length * 1_000, is_estimated)
     assert row.units["milliseconds"] == length
     assert_in_order()
+
+
+def test_cached_samples_have_the_rate_of_their_server(site: Site) -> None:
+    keep_answers(site.tenant)
+    with speaking(site, bytes(64_000), "Content-Type: audio/pcm;rate=16000;channels=2"):
+        answers = [speak(site, "pcm", **{"X-OpenRouter-Cache": "true"}) for _ in range(2)]
+    assert [cache_status(answer) for answer in answers] == ["MISS", "HIT"]
+    kinds = [answer.headers["Content-Type"] for answer in answers]
+    assert kinds == ["audio/pcm;rate=16000;channels=2"] * 2
+    assert answers[1].content == bytes(64_000)
 
 
 def test_a_known_length_counts_tokens_only_as_an_estimate(site: Site) -> None:
