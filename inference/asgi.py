@@ -220,7 +220,9 @@ class Inference:
             raise RequestTimeout(_LATE, headers={"X-Should-Retry": "false"})
         if not is_stream:
             raise CallerStuck
-        await exchange.deliver_error(connection.deliver, RequestTimeout(_LATE))
+        await exchange.deliver_error(
+            connection.deliver, connection.send_events, RequestTimeout(_LATE)
+        )
         await connection.end_events()
 
 

@@ -360,6 +360,8 @@ class Exchange:
         is_bytes = OPERATIONS[admission.request.operation].is_bytes
         self._urgent_bytes = _FIRST_BYTE if is_bytes else _JOURNALLED_BYTES
         self._is_delivering = False
+        # Renders the stream, once there is one.
+        self._stream_renderer: Renderer | None = None
 
     @property
     def is_stream(self) -> bool:
@@ -413,11 +415,11 @@ class Exchange:
                 if not has_begun():
                     raise
                 error = exc
-                await self.deliver_error(deliver, exc)
+                await self.deliver_error(deliver, relay, exc)
                 return
             if self.occupancy.held > LARGE_BYTES:
                 self._free_request()
-            renderer = self._renderer()
+            renderer = self._stream_renderer = self._renderer()
             try:
                 async with asyncio.timeout(attempts.attempt_deadline - time.monotonic()):
                     await self._relay(stream, renderer, relay if renderer.is_native else deliver)
@@ -427,8 +429,7 @@ class Exchange:
                 if self._is_delivering and isinstance(exc, TimeoutError):
                     raise CallerStuck from None
                 error = attempts.break_off(exc)
-                deliver_last = relay if renderer.has_own_errors else deliver
-                await self.deliver_error(deliver_last, error, renderer)
+                await self.deliver_error(deliver, relay, error)
         except BaseException as exc:
             error = exc
             await self._drain(exc)
@@ -497,21 +498,17 @@ class Exchange:
         self.settle()
         reader.response.close(linger=_LINGER_SECONDS)
 
-    async def deliver_error(
-        self, deliver: Deliver, error: GatewayError, renderer: Renderer | None = None
-    ) -> None:
-        """Delivers an error as the last event; raises it if the answer has no place for it.
-
-        Without a ``renderer`` no event has come before.
-        """
-        renderer = renderer or self._renderer()
+    async def deliver_error(self, deliver: Deliver, relay: Deliver, error: GatewayError) -> None:
+        """Delivers an error as the last event; raises it if the answer has no place for it."""
+        renderer = self._stream_renderer or self._renderer()
         if not renderer.has_errors:
             try:
                 raise error from None
             finally:
                 # The traceback leads to this frame.
                 del error
-        await _deliver_last(deliver, renderer.render_error_event(error, self.attempts.metadata()))
+        event = renderer.render_error_event(error, self.attempts.metadata())
+        await _deliver_last(relay if renderer.has_own_errors else deliver, event)
 
     def settle(self, error: BaseException | None = None, *, cached_from: str | None = None) -> None:
         """Settles the generation; every call after the first does nothing.

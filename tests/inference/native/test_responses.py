@@ -318,6 +318,21 @@ def test_an_incomplete_answer_is_told_and_billed(site: Site, codex: Upstream) ->
     assert (row.finish_reason, row.cost_nano) == ("length", round(COST * 10**9))
 
 
+def test_a_stream_that_ends_at_its_callers_limit_is_one_response(
+    site: Site, codex: Upstream
+) -> None:
+    codex.events, codex.missing = [*OPENED, ITEMS[0]], 1
+    body = {**AGENT, "stream": True}
+    answer = site.post(body, path=RESPONSES, headers={"X-Request-Timeout": "1"})
+    events = read_events(answer.content)
+    kinds = [event["type"] for event in [*OPENED, ITEMS[0]]]
+    assert [event["type"] for event in events] == [*kinds, "response.failed"]
+    assert events[-1]["sequence_number"] == len(kinds)
+    response = events[-1]["response"]
+    assert (response["id"], response["status"]) == (site.settled().id, "failed")
+    assert response["error"]["message"].startswith("The time limit of the request itself is over")
+
+
 def lie(site: Site, speaker: Upstream, *events: dict[str, Any]) -> tuple[list[Any], Generation]:
     # The answer has begun when the caller gets the first piece of what is read.
     padding = {"type": "keepalive", "padding": "x" * 20_000}

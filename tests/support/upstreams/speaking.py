@@ -101,7 +101,8 @@ EVENTS: Final[dict[str, list[Any]]] = {
 class Upstream:
     """A local server that answers like the provider, or as it is told to.
 
-    ``answer`` may be a function of the body, which returns a status and an answer.
+    ``answer`` may be a function of the body, which returns a status and an answer. ``missing`` are
+    bytes that it promises and never sends.
     """
 
     kind: str
@@ -109,6 +110,7 @@ class Upstream:
     status: str = "200 OK"
     answer: Any = None
     events: list[Any] = field(default_factory=list)
+    missing: int = 0
 
     def __call__(self, line: socket.socket, head: bytes, received: bytes) -> bool:
         is_stream = self.requested(head)[0] == PATHS[self.kind][1] and (
@@ -123,7 +125,7 @@ class Upstream:
             body += b"data: [DONE]\n\n" if self.kind == "openai" else b""
         line.sendall(
             f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\n"
-            f"Content-Length: {len(body)}\r\n\r\n".encode()
+            f"Content-Length: {len(body) + self.missing}\r\n\r\n".encode()
             + body
         )
         return True
