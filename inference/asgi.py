@@ -18,7 +18,7 @@ from django.http import HttpRequest
 
 from accounts.bearers import require_inference
 from billing.rate_limits import RateRule
-from config.api.errors import GatewayError, HostNotServed, MethodNotAllowed, RequestTimeout
+from config.api.errors import GatewayError, HostNotServed, MethodNotAllowed
 from config.live_settings import settings
 from config.server import logs
 from config.server.bodies import ClientGone, Receive, Scope, Send
@@ -30,7 +30,7 @@ from inference.exchange.gateway import CallerStuck, Exchange, Gateway
 from inference.exchange.tap import KnownAnswer, Tap, Ways
 from inference.exchange.workload import Workload
 from inference.faces.audio import SpeechConnection
-from inference.faces.connection import Connection
+from inference.faces.connection import CallerLate, Connection
 from inference.faces.routes import ROUTES
 from inference.requests.parsing import InferenceRequest
 
@@ -43,10 +43,6 @@ Run = Callable[[AdmissionRequest, Sequence[Tap]], Awaitable[None]]
 # may be given.
 Judge = Callable[[], Awaitable[tuple[Sequence[RateRule], bool]]]
 
-_LATE: Final = (
-    "The time limit of the request itself is over: X-Request-Timeout, or the timeout of the SDK. "
-    "Allow more time."
-)
 # Both names of the header that asks for routing metadata; the second is the older one.
 _METADATA_HEADERS: Final = frozenset(
     (b"x-openrouter-metadata", b"x-openrouter-experimental-metadata")
@@ -146,9 +142,9 @@ class Inference:
                 occupancy, self._gateway.large_work, self._gateway.loop_time
             )
             request = await connection.read_request(occupancy)
+            connection.read_patience(is_stream=request.stream)
             if request.reads_pdfs:
                 request = await self._options.read_files(connection, request, occupancy)
-            connection.read_patience(is_stream=request.stream)
             if connection.is_count:
                 if request.reads_pdfs:
                     # The files have waited for their turn.
@@ -217,12 +213,10 @@ class Inference:
         Its caller waits no more, but something between the two may.
         """
         if not connection.has_begun:
-            raise RequestTimeout(_LATE, headers={"X-Should-Retry": "false"})
+            raise CallerLate
         if not is_stream:
             raise CallerStuck
-        await exchange.deliver_error(
-            connection.deliver, connection.send_events, RequestTimeout(_LATE)
-        )
+        await exchange.deliver_error(connection.deliver, connection.send_events, CallerLate())
         await connection.end_events()
 
 

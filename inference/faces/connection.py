@@ -18,7 +18,7 @@ from catalog.dialects.base import Operation
 from catalog.dialects.shared.raw import Piece
 from catalog.dialects.shared.sse import escape_line_ends
 from catalog.operations import OPERATIONS
-from config.api.errors import GatewayError, InvalidRequest, Unauthenticated
+from config.api.errors import GatewayError, InvalidRequest, RequestTimeout, Unauthenticated
 from config.api.idempotency import HEADER, require_idempotency_key
 from config.api.text import write_header, write_list
 from config.live_settings import settings
@@ -74,6 +74,16 @@ _END: Final[Message] = {"type": "http.response.body", "body": b""}
 _PIECE_BYTES: Final = 262_144
 # How long a caller may leave a piece of an answer unread.
 _STUCK_SECONDS: Final = 30.0
+
+
+class CallerLate(RequestTimeout):
+    """The caller waits no longer; a repetition would take as long again."""
+
+    is_final = True
+    message = (
+        "The time limit of the request itself is over: X-Request-Timeout, or the timeout of the "
+        "SDK. Allow more time."
+    )
 
 
 class Patience(NamedTuple):

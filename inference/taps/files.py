@@ -11,7 +11,7 @@ from config.server.bodies import ClientGone
 from config.server.bulkheads import Occupancy
 from config.server.load.large_work import LargeWork
 from inference.documents.parts import bound_scratch, read_files
-from inference.faces.connection import Connection
+from inference.faces.connection import CallerLate, Connection
 from inference.requests.parsing import InferenceRequest
 
 # How long a request waits for the text of its files, which takes up to 30 seconds of its turn.
@@ -34,8 +34,9 @@ class FileReader:
     ) -> InferenceRequest:
         """Returns the request with the text of its PDF files; a caller who leaves ends the wait.
 
-        Raises :class:`InvalidRequest` for a file that is not read, :class:`Unavailable` if
-        other files are read for too long, and the refusals of :meth:`Occupancy.reserve`.
+        Raises :class:`CallerLate` at the end of its own time, :class:`InvalidRequest` for a file
+        that is not read, :class:`Unavailable` if other files are read for too long, and the
+        refusals of :meth:`Occupancy.reserve`.
         """
         owner, scratch = occupancy.organization_id, bound_scratch(request)
         try:
@@ -45,9 +46,9 @@ class FileReader:
         except TimeoutError:
             raise Unavailable(_WAIT) from None
         except asyncio.CancelledError:
-            if connection.unwatch_caller():
-                raise ClientGone from None
-            raise
+            if not connection.unwatch_caller():
+                raise
+            raise (CallerLate() if connection.is_late else ClientGone()) from None
         finally:
             connection.unwatch_caller()
         if (grown := len(read.fields["messages"]) - len(request.fields["messages"])) > 0:

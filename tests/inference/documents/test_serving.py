@@ -224,6 +224,19 @@ def test_a_caller_who_leaves_gives_up_the_turn(
     text_site.eventually(lambda: read_counter(text_site.server, "causeway_buffered_bytes") == 0)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_reading_of_a_file_counts_for_the_callers_limit(
+    text_site: Site, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "CPU_SECONDS", 3)
+    body = text_site.chat_body([file_part(make_slow())], plugins=[PLUGIN], stream=stream)
+    with snapshots.unchanged():
+        answer = text_site.post(body, headers={"X-Request-Timeout": "0.5"})
+        assert (answer.status_code, answer.headers["X-Should-Retry"]) == (408, "false")
+    text_site.assert_nothing_happened()
+    text_site.eventually(lambda: read_counter(text_site.server, "causeway_buffered_bytes") == 0)
+
+
 def test_too_long_a_queue_is_refused(text_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_SECONDS", 0.01)
     with snapshots.unchanged():
