@@ -420,7 +420,8 @@ class _CandidateReader:
             images=[
                 replies.build_image(blob.mime_type, blob.data)
                 for part in parts
-                if (blob := part.inline_data) is not None
+                # What a model has drawn while it thought is no answer.
+                if (blob := part.inline_data) is not None and not part.thought
             ],
         )
         for part in parts:

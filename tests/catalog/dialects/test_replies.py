@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from catalog.dialects.base import Chunk, InvalidReply, InvalidStream, ProviderFailure, parse_error
 from catalog.pricing import Usage
-from tests.support.dialects.reading import parse, parser_of, read
+from tests.support.dialects.reading import deltas_of, parse, parser_of, read
 from tests.support.inference.dialects import KINDS
 from tests.support.inference.transcripts import SECRETS, feed_of
 from tests.support.upstreams import clouds
@@ -302,6 +302,19 @@ def test_a_first_usage_without_prompt_tokens_is_ignored(
     assert first.usage == expected
     cached = begun.get("cache_read_input_tokens", 0)
     assert last.usage == Usage(9 + cached, 2, cached=cached)
+
+
+def test_drafts_that_gemini_makes_while_it_thinks_are_no_pictures() -> None:
+    def drawn(data: str) -> dict[str, Any]:
+        return {"inlineData": {"mimeType": "image/png", "data": data}}
+
+    parts = [{**drawn("AAAA"), "thought": True}, {"text": "Here."}, drawn("BBBB")]
+    answer = {"candidates": [{"content": {"parts": parts}, "finishReason": "STOP"}]}
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,BBBB"}}
+    reply, chunks = parse("gemini", answer), read("gemini", feed_of("gemini", [answer]))
+    assert reply.fields["choices"][0]["message"]["images"] == [picture]
+    assert [each for one in deltas_of(chunks) for each in one.get("images", ())] == [picture]
+    assert (reply.pictures, sum(chunk.pictures for chunk in chunks)) == (1, 1)
 
 
 def test_gemini_stream_ends_when_all_candidates_have_ended() -> None:
