@@ -310,6 +310,16 @@ class Renderer:
         if _TOOL_USE in body:
             # The upstream says more of its tools.
             counts.pop(_TOOL_USE, None)
+        parts = {
+            "cached_tokens": usage.cached,
+            "cache_write_tokens": usage.cache_write + usage.cache_write_1h,
+        }
+        if any(parts.values()) and self._answer.counts is _count_completion:
+            # Many servers name them otherwise, or at another place.
+            given = body.get("prompt_tokens_details")
+            details = given if isinstance(given, dict) else {}
+            found = {name: count for name, count in parts.items() if count}
+            counts["prompt_tokens_details"] = {**details, **found}
         return counts
 
     def _usage_body(self) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from inference.faces.connection import Connection
 from inference.requests.messages import reply as messages
 from inference.requests.messages.events import PING, MessageEvents
 from inference.requests.messages.native import parse_message
+from inference.requests.messages.reply import find_stops
 from inference.requests.operations.presets import leave_out_choices
 from inference.requests.parsing import InferenceRequest
 from inference.requests.responses import reply as responses
@@ -66,19 +67,22 @@ class MessagesConnection(TranslatedConnection):
     """Speaks Anthropic's Messages."""
 
     comments = Connection.comments | {PING}
+    _events: MessageEvents
 
     def __init__(self, operation: Operation, scope: Scope, receive: Receive, send: Send) -> None:
         super().__init__(operation, scope, receive, send)
         self._events = MessageEvents(self.request_id)
 
     def parse(self, body: bytes) -> InferenceRequest:
-        return parse_message(
+        request = parse_message(
             body,
             is_count=self.is_count,
             session_id=self.header(b"x-session-id") or self.header(b"x-claude-code-session-id"),
             headers=self.native_headers(),
             preset=self.preset,
         )
+        self._events.stops = find_stops(request.fields)
+        return request
 
     def native_headers(self) -> list[tuple[str, str]]:
         """Returns the headers of Anthropic's format, each name once."""
@@ -89,7 +93,7 @@ class MessagesConnection(TranslatedConnection):
         ]
 
     def render(self, body: bytes) -> bytes:
-        return messages.render_reply(body)
+        return messages.render_reply(body, self._events.stops)
 
     def error_body(self, error: GatewayError) -> dict[str, Any]:
         return messages.render_error(error.body(), self.request_id)

@@ -109,6 +109,7 @@ class ReplyChoice(msgspec.Struct):
     finish_reason: str | None = None
     native_finish_reason: Any = None
     stop_reason: Any = None
+    matched_stop: Any = None
     logprobs: Any = None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -211,14 +212,17 @@ class Blocks:
 
 
 class MessageEvents:
-    """Converts the events of one chat stream to those of a message."""
+    """Converts the events of one chat stream to those of a message.
+
+    ``stops`` are the stop sequences of the request.
+    """
 
     __slots__ = (
         "_blocks", "_choice", "_decoder", "_has_failed", "_has_started", "_out",
-        "_request_id",
+        "_request_id", "stops",
     )  # fmt: skip
 
-    def __init__(self, request_id: str) -> None:
+    def __init__(self, request_id: str, stops: Sequence[str] = ()) -> None:
         self._decoder = ReplyEvents()
         self._out: list[bytes] = []
         self._blocks = Blocks(self._out)
@@ -226,6 +230,7 @@ class MessageEvents:
         self._has_failed = False
         self._has_started = False
         self._request_id = request_id
+        self.stops = stops
 
     def feed(self, data: bytes) -> bytes:
         """Returns the events that these bytes complete; raises :class:`InvalidStream`.
@@ -276,7 +281,7 @@ class MessageEvents:
             self._fail(reply, msgspec.convert(failure["error"], ChatError))
             return
         self._blocks.close_all()
-        reason, sequence = find_stop_reason(self._choice)
+        reason, sequence = find_stop_reason(self._choice, self.stops)
         self._out.append(
             encode_named_event(
                 {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -47,10 +47,11 @@ _ERRORS: Final = {
     529: "overloaded_error",
 }
 _encode = msgspec.json.Encoder().encode
+_decode_stops = msgspec.json.Decoder(str | list[str] | None).decode
 
 
-def render_reply(body: bytes) -> bytes:
-    """Returns a whole chat reply as a message.
+def render_reply(body: bytes, stops: Sequence[str] = ()) -> bytes:
+    """Returns a whole chat reply as a message; ``stops`` are the stop sequences of the request.
 
     Raises :class:`InvalidReply`, and :class:`UpstreamError` for a reply that ended in an error.
     """
@@ -68,7 +69,7 @@ def render_reply(body: bytes) -> bytes:
     message = render_message(
         reply,
         content,
-        find_stop_reason(choice),
+        find_stop_reason(choice, stops),
         render_usage(reply.usage or ChatUsage()),
     )
     return _encode({**message, **drop_empty(openrouter_metadata=reply.openrouter_metadata)})
@@ -114,14 +115,27 @@ def render_message(
     }
 
 
-def find_stop_reason(choice: ReplyChoice) -> tuple[str, str | None]:
-    """Returns the stop reason, and the stop sequence where a server reports it."""
+def find_stops(fields: Mapping[str, msgspec.Raw]) -> list[str]:
+    """Returns the stop sequences of a request of chat."""
+    found = _decode_stops(fields.get("stop", b"null"))
+    return [found] if isinstance(found, str) else found or []
+
+
+def find_stop_reason(choice: ReplyChoice, stops: Sequence[str]) -> tuple[str, str | None]:
+    """Returns the stop reason, and the stop sequence if it is known.
+
+    A server reports it, or the request has one alone, which are its ``stops``.
+    """
     reason = choice.finish_reason or "stop"
     native = choice.native_finish_reason
     if isinstance(native, str) and native in _NATIVE_STOPS:
-        return native, None
+        is_known = native == "stop_sequence" and len(stops) == 1
+        return native, stops[0] if is_known else None
     if reason == "stop" and isinstance(choice.stop_reason, str):
         return "stop_sequence", choice.stop_reason
+    if reason == "stop" and isinstance(found := choice.matched_stop, str) and found in stops:
+        # Another one is of the server's template.
+        return "stop_sequence", found
     return _STOPS.get(reason, "end_turn"), None
 
 

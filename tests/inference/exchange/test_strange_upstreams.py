@@ -17,7 +17,7 @@ import requests
 
 from inference.models import Generation
 from tests.support.bodies.lines import dial, post_bytes
-from tests.support.inference.site import Site, content_of, events_of
+from tests.support.inference.site import MESSAGES, Site, content_of, events_of
 from tests.support.ledger import assert_in_order
 from tests.support.upstreams.tls import Script, answering, serving, trusted_context
 
@@ -142,6 +142,26 @@ def test_malformed_usage_details_keep_the_token_counts(
     assert site.chat().status_code == 200
     row = site.settled()
     assert (row.cost_nano, row.is_estimated, row.cached_tokens) == (COST, False, 0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_cached_tokens_and_stop_sequences_by_other_names_are_told(
+    site: Site, upstream: Serve, stream: bool
+) -> None:
+    usage = {**COUNTS, "cached_tokens": 2, "cache_creation_input_tokens": 4}
+    end = event({}, "stop", matched_stop="END")
+    script = streamed(event({"content": "Hi"}), end, {**USAGE, "usage": usage})
+    upstream(script if stream else whole(usage, matched_stop="END"))
+    answer = site.ask(MESSAGES, stop_sequences=["X", "END"], stream=stream)
+    if stream:
+        *_, last, _ = answer.text.strip().split("\n\n")
+        ended = json.loads(last.partition("data: ")[2])
+        counted, sequence = ended["usage"], ended["delta"]["stop_sequence"]
+    else:
+        counted, sequence = answer.json()["usage"], answer.json()["stop_sequence"]
+    assert sequence == "END"
+    names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+    assert [counted[name] for name in names] == [4, 2, 4]
 
 
 @pytest.mark.parametrize("depth", [400, 700])

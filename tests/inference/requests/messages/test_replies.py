@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -33,10 +34,10 @@ from tests.support.inference.messages import (
 from tests.support.upstreams import clouds
 
 
-def answer(message: dict[str, Any], **choice: Any) -> Any:
+def answer(message: dict[str, Any], stops: Sequence[str] = (), **choice: Any) -> Any:
     choice = {"index": 0, "message": message, "finish_reason": "stop", **choice}
     body = {**IDENTITY, "object": "chat.completion", "choices": [choice], "usage": USAGE}
-    return json.loads(render_reply(json.dumps(body).encode()))
+    return json.loads(render_reply(json.dumps(body).encode(), stops))
 
 
 def test_a_chat_reply_becomes_a_message() -> None:
@@ -79,6 +80,25 @@ def test_the_finish_reason_becomes_a_stop_reason(
 ) -> None:
     found = answer({"content": "It rains."}, **choice)
     assert (found["stop_reason"], found["stop_sequence"]) == stop
+
+
+@pytest.mark.parametrize(
+    ("choice", "stops", "sequence"),
+    [
+        ({"native_finish_reason": "stop_sequence"}, ["END"], "END"),
+        ({"native_finish_reason": "stop_sequence"}, ["END", "X"], None),
+        ({"native_finish_reason": "model_context_window_exceeded"}, ["END"], None),
+        ({"matched_stop": "X"}, ["END", "X"], "X"),
+        ({"matched_stop": "<|im_end|>"}, ["END"], None),
+        ({"matched_stop": 2}, ["END"], None),
+        ({"matched_stop": "END", "finish_reason": "length"}, ["END"], None),
+    ],
+)
+def test_a_stop_sequence_is_told_where_it_is_known(
+    choice: dict[str, Any], stops: list[str], sequence: str | None
+) -> None:
+    found = answer({"content": "It rains."}, stops, **choice)
+    assert found["stop_sequence"] == sequence
 
 
 # The signature of thoughts that nobody signed.
