@@ -34,6 +34,9 @@ _TEXTS: Final = frozenset((b"", b'"text"', b'"refusal"'))
 # The fields of which the model is shown the text; of others it is shown their JSON.
 _TEXTS_OF: Final = frozenset(("messages", "prompt", "input", "query", "documents", "suffix"))
 _UNKNOWN: Final = Medium("file")
+# The member of a part that has a picture, and that of an earlier answer which has some.
+_PICTURE: Final = "image_url"
+_PICTURES: Final = re.compile(rb'"images"')
 
 
 class Body(Protocol):
@@ -134,7 +137,8 @@ class RequestRow(Generic[B]):
 
     ``count_text`` counts the text of the prompt, for an estimate of its tokens. An
     upper bound of the tokens counts the bytes of all fields, with ``parts`` of the prompt that are
-    not text by bounds of their own.
+    not text by bounds of their own, and so the pictures of earlier answers, which are ``drawn``: a
+    model that takes no pictures can go on with the conversation.
 
     ``least_tokens`` is a number of tokens that the longest prompt exceeds in all likelihood; an
     endpoint with a shorter context is not asked. It is low where the bound is high: an honest
@@ -166,6 +170,7 @@ class RequestRow(Generic[B]):
     demands: Callable[[B], Demands] = _demand_nothing
     bound_names: tuple[str, ...] = ()
     parts: Callable[[B], Iterable[dict[str, msgspec.Raw]]] = _find_nothing
+    drawn: Callable[[B], Iterable[dict[str, msgspec.Raw]]] = _find_nothing
     least_tokens: Callable[[Fields], int] = _count_nothing
     reserved: frozenset[str] = frozenset()
     parameters: frozenset[str] = frozenset()
@@ -222,11 +227,16 @@ def bound_prompt(
             bound -= len(part[name])
             if has_escapes:
                 bound += count_escapes(part[name], is_text=True)
-        images += "image_url" in names
+        images += _PICTURE in names
         inputs |= {MODALITIES[name] for name in names}
         forms |= {find_form(name, part[name]) for name in names}
         # A part with several members, or none that is known, may be read as any of them.
         media += tuple(measure_medium(name, part[name]) for name in names) or (_UNKNOWN,)
+    has_drawn = _PICTURES.search(fields.get("messages", b"")) is not None
+    for part in row.drawn(request) if has_drawn else ():
+        if (raw := part.get(_PICTURE)) is not None:
+            bound -= len(raw) - (count_escapes(raw, is_text=True) if has_escapes else 0)
+            media += (measure_medium(_PICTURE, raw),)
     messages, tools = getattr(request, "messages", None), getattr(request, "tools", None)
     return PromptSize(bound, images, inputs, forms, media, len(messages or ()), len(tools or ()))
 

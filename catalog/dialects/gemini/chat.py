@@ -40,6 +40,7 @@ _LEVELS: Final = {"minimal": "MINIMAL", "low": "LOW", "medium": "MEDIUM"}
 # The fields that the format has, beside those of every format.
 _SAID: Final = (
     "top_k", "seed", "n", "presence_penalty", "frequency_penalty", "modalities", "image_config",
+    "messages.images",
 )  # fmt: skip
 _IMAGE_CONFIG: Final = {"aspect_ratio": "aspectRatio", "image_size": "imageSize"}
 _MODES: Final = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
@@ -354,7 +355,9 @@ def _build_parts(turn: messages.Turn) -> list[dict[str, Any]]:
             case Text():
                 parts.append({"text": part.text})
             case Media():
-                parts.append(_build_media(part))
+                is_own = turn.role == "assistant"
+                signed = {"thoughtSignature": NO_SIGNATURE} if is_own else {}
+                parts.append({**_build_media(part), **signed})
             case ToolCall():
                 call = {"id": part.id, "name": part.name, "args": part.arguments}
                 made: dict[str, Any] = {"functionCall": call}

@@ -33,8 +33,8 @@ class Constraints(NamedTuple):
     tool calls must have tools, ``has_blanks`` that a stop sequence may be white space alone and an
     answer to be continued may end in it, and ``has_strict_schemas`` that a schema may have few
     keywords. ``begins_with_user`` and ``ends_with_user`` say whose turn the first and the last one
-    must be, and ``has_strict_roles`` that an answer must follow the results of tools, and a system
-    text no answer.
+    must be, ``has_strict_roles`` that an answer must follow the results of tools, and a system text
+    no answer, and ``has_pictures`` that an answer may have pictures.
     """
 
     call_id: re.Pattern[str] = _ANY
@@ -46,6 +46,7 @@ class Constraints(NamedTuple):
     begins_with_user: bool = False
     ends_with_user: bool = False
     has_strict_roles: bool = False
+    has_pictures: bool = False
 
     def fit_name(self, name: str) -> str:
         """Returns the name of a function as the target accepts it."""
@@ -65,7 +66,9 @@ MISTRAL: Final = Constraints(call_id=_NINE, ends_with_user=True, has_strict_role
 # The longest id at OpenAI itself, for a conversation with others; no id may be empty.
 SHORT_IDS: Final = Constraints(call_id=re.compile(r".{1,40}", re.DOTALL))
 RESPONSES: Final = Constraints(call_id=re.compile(r".{1,64}", re.DOTALL), longest_name=128)
-GEMINI: Final = Constraints(has_letter_first=True, begins_with_user=True, ends_with_user=True)
+GEMINI: Final = Constraints(
+    has_letter_first=True, begins_with_user=True, ends_with_user=True, has_pictures=True
+)
 ANTHROPIC: Final = Constraints(
     call_id=_IDENTIFIER,
     longest_name=128,

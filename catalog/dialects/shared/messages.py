@@ -115,6 +115,10 @@ class _Detail(msgspec.Struct):
     index: int | None = None
 
 
+class _Picture(msgspec.Struct):
+    image_url: str | _URL
+
+
 class _UpdatedReasoning(msgspec.Struct):
     effort: str | None = None
 
@@ -133,6 +137,8 @@ class _Message(msgspec.Struct):
     tool_call_id: str | None = None
     reasoning_details: list[_Detail] | None = None
     configuration_update: _Update | None = None
+    images: list[_Picture] | None = None
+    name: Any = None
 
 
 class _ToolFunction(msgspec.Struct):
@@ -309,7 +315,7 @@ class Chat:
 
     ``search`` is the search of the web that the provider runs for the model. Without
     ``has_own_tools`` the tools are those of earlier calls, which a target demands. ``marks`` names
-    the members of messages and tools that end a cached prefix, as the caller wrote them.
+    the members of messages and tools that few formats have, such as the ends of cached prefixes.
     """
 
     system: list[Text]
@@ -434,8 +440,15 @@ def _read_request(call: Call) -> _Request:
 
 
 def _read_marks(request: _Request) -> Iterator[str]:
-    """Yields the names of marks of cached prefixes, and translates those in OpenAI's words."""
+    """Yields the names of what messages and tools have beside their texts, as callers write them.
+
+    Marks of cached prefixes in OpenAI's words are translated.
+    """
     for message in request.messages:
+        if message.name and message.role != "tool":
+            yield "messages.name"
+        if message.images:
+            yield "messages.images"
         for part in message.content if isinstance(message.content, list) else ():
             if (end := part.prompt_cache_breakpoint) is not None:
                 yield "prompt_cache_breakpoint"
@@ -530,7 +543,7 @@ def _parse_turns(messages: list[_Message], target: Constraints) -> list[Turn]:
             case "user":
                 parts += _parse_parts(message.content)
             case "assistant":
-                parts += _parse_assistant_message(message, ids)
+                parts += _parse_assistant_message(message, ids, target)
             case "tool":
                 parts.append(_parse_tool_result(message, names, ids))
             case _:
@@ -599,13 +612,18 @@ def _parse_tool_result(message: _Message, names: Mapping[str, str], ids: CallIds
     return ToolResult(call_id, names.get(call_id, call_id), tuple(_parse_parts(content)), cache)
 
 
-def _parse_assistant_message(message: _Message, ids: CallIds) -> Iterator[Part]:
+def _parse_assistant_message(
+    message: _Message, ids: CallIds, target: Constraints
+) -> Iterator[Part]:
     calls = message.tool_calls or ()
     named = ids.name_calls([call.id for call in calls])
     by_id = dict(zip((call.id for call in calls), named, strict=True))
     for block in _join_reasoning(message.reasoning_details or []):
         yield replace(block, id=by_id.get(block.id or "", block.id))
     yield from _parse_parts(message.content or message.refusal)
+    if target.has_pictures:
+        for picture in message.images or ():
+            yield _parse_media("image", picture.image_url, cache=None)
     for call, call_id in zip(calls, named, strict=True):
         arguments = read_arguments(write_arguments(call.function.arguments))
         yield ToolCall(call_id, call.function.name, arguments)

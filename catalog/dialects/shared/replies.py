@@ -23,8 +23,8 @@ ANTHROPIC_FORMAT: Final = "anthropic-claude-v1"
 GEMINI_FORMAT: Final = "google-gemini-v1"
 # The format of reasoning that no provider has signed: any of them may read it.
 UNSIGNED_FORMAT: Final = "unknown"
-# Models since the third generation refuse a tool call without a signature. Google documents this
-# value for calls that the model did not make; it replaces a signature that the caller did not keep.
+# Models since the third generation refuse a tool call or a picture of theirs without a signature.
+# Google documents this value for what the model did not make; it replaces one that was not kept.
 NO_SIGNATURE: Final = "skip_thought_signature_validator"
 # The members of a choice that end it.
 _ENDS: Final = ("finish_reason", "native_finish_reason", "stop_reason")

@@ -152,6 +152,7 @@ class ChatAssistantMessage(msgspec.Struct, tag_field="role", tag="assistant"):
     tool_calls: list[ChatToolCall] | UnsetType = UNSET
     reasoning: str | UnsetType | None = UNSET
     reasoning_details: list[ReasoningDetail] | UnsetType = UNSET
+    images: list[ChatImagePart] | UnsetType = UNSET
 
 
 class ChatFunction(msgspec.Struct):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -60,6 +61,7 @@ class _ToolMessage(msgspec.Struct, tag_field="role", tag="tool"):
 
 class _AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant"):
     content: _OptionalContent = msgspec.field(default_factory=msgspec.Raw)
+    images: msgspec.Raw = msgspec.Raw()
 
 
 _Message = _UserMessage | _SystemMessage | _DeveloperMessage | _ToolMessage | _AssistantMessage
@@ -166,6 +168,14 @@ def _find_parts(request: ChatRequest) -> Iterable[dict[str, msgspec.Raw]]:
     return find_media(contents) if contents else ()
 
 
+def _find_drawn(request: ChatRequest) -> Iterable[dict[str, msgspec.Raw]]:
+    """Yields the pictures of earlier answers; what is malformed is none."""
+    for message in request.messages:
+        if isinstance(message, _AssistantMessage) and first_byte(message.images) == b"[":
+            with suppress(msgspec.ValidationError):
+                yield from _decode_parts(message.images)
+
+
 def _read_demands(request: ChatRequest) -> Demands:
     reasoning = request.reasoning
     return Demands(
@@ -241,6 +251,7 @@ ROW: Final = RequestRow(
     demands=_read_demands,
     bound_names=("max_tokens", "max_completion_tokens"),
     parts=_find_parts,
+    drawn=_find_drawn,
     count_text=_count_text,
     least_tokens=_count_least_tokens,
     parameters=PARAMETERS,

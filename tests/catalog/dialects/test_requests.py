@@ -350,6 +350,18 @@ def test_build_for_gemini_sends_images_beside_the_tool_result() -> None:
     ]
 
 
+def test_build_for_gemini_sends_the_pictures_of_earlier_answers() -> None:
+    answer = {"role": "assistant", "content": "Here."}
+    shown = {**answer, "images": [image("data:image/png;base64,AAAA")]}
+    assert body("gemini", messages=[*ASK, shown, *ASK])["contents"][1]["parts"] == [
+        {"text": "Here."},
+        {
+            "inlineData": {"mimeType": "image/png", "data": "AAAA"},
+            "thoughtSignature": "skip_thought_signature_validator",
+        },
+    ]
+
+
 @pytest.mark.parametrize("name", [name for name in TRANSCRIPTS if name.startswith("bedrock/")])
 def test_requests_to_bedrock_pass_the_validation_of_botocore(name: str) -> None:
     transcript = TRANSCRIPTS[name]

@@ -12,6 +12,7 @@ from catalog.models import Provider
 from config.credentials import Secret
 from inference.models import Generation
 from tests.support import factories
+from tests.support.inference.pictures import ENCODED, reference
 from tests.support.inference.prices import cost_details
 from tests.support.inference.site import (
     OPERATOR_SECRET,
@@ -112,6 +113,22 @@ def test_a_streamed_chat_is_translated_both_ways(site: Site, upstream: Upstream)
     assert [path for path, _, _ in upstream.seen()] == [PATHS[upstream.kind][1]]
     settled = site.settled()
     assert (settled.status, settled.is_estimated) == ("completed", False)
+
+
+def test_what_the_format_of_messages_lacks_is_named(site: Site, upstream: Upstream) -> None:
+    publish(site, upstream)
+    said = [
+        {"role": "user", "content": "Draw.", "name": "Ada"},
+        {"role": "assistant", "content": "Here.", "images": [reference()]},
+        {"role": "user", "content": "Now in blue."},
+    ]
+    answer = site.post({**site.chat_body(), "messages": said})
+    assert answer.status_code == 200, answer.text
+    [(_, _, sent)] = upstream.seen()
+    is_shown = ENCODED in json.dumps(sent)
+    assert is_shown is (upstream.kind == "gemini")
+    lost = ["messages.name"] if is_shown else ["messages.images", "messages.name"]
+    assert answer.headers["X-Left-Out"] == ", ".join(lost)
 
 
 def candidate(part: dict[str, Any], *, index: int = 0, usage: dict[str, Any]) -> dict[str, Any]:

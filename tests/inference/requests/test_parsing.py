@@ -108,7 +108,7 @@ CHAT: list[tuple[str, list[Any], list[Any]]] = [
     ("parallel_tool_calls", [True, None], ["x", 1]),
     ("reasoning", [{}, {"effort": None, "enabled": True, "x": 1}, None], [[], "high", 5]),
     ("reasoning_effort", ["high", "unheard of", None], [5, {}, True]),
-    ("response_format", [{"type": "text"}, None], [[], "text"]),
+    ("response_format", [{"type": "text"}, None], [[1], "text"]),
 ]
 TEXT: list[tuple[str, list[Any], list[Any]]] = [
     ("stop", ["x", ["x"] * 16, [], None], [["x"] * 17, 5, [5], {}]),
@@ -587,6 +587,22 @@ def test_prompt_bound_counts_sent_bytes_and_media_apart() -> None:
     options = {"acme": {"documents": ["d" * 50]}, "globex": {"note": "n" * 20, "x": 1}}
     with_options = parsed(provider={"options": options})
     assert with_options.prompt_bound == parsed().prompt_bound + len('["') + 50 + len('"]')
+
+
+PICTURE = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{'A' * 100_000}"}}
+
+
+@pytest.mark.parametrize("content", ["Here.", "Here\n."])
+def test_pictures_of_earlier_answers_are_bounded_as_pictures(content: str) -> None:
+    said = {"role": "assistant", "content": content}
+    shown = parsed(messages=[{**said, "images": [PICTURE]}])
+    marks = len(', "images": [{"type": "image_url", "image_url": }]')
+    assert shown.prompt_bound == parsed(messages=[said]).prompt_bound + marks
+    assert shown.media == (Medium("image"),)
+    # A model that takes no pictures can go on with the conversation.
+    assert (shown.images, shown.inputs, shown.forms) == (0, frozenset(), frozenset())
+    for malformed in ([5], [{"type": "image_url"}], None):
+        assert parsed(messages=[{**said, "images": malformed}]).media == ()
 
 
 @given(st.text(max_size=200), st.text(max_size=50))
