@@ -23,6 +23,7 @@ from catalog.abilities import NO_POOL
 from catalog.aliases.names import find_by_name
 from catalog.aliases.resolution import Lookup, NamedModel, Resolution
 from catalog.aliases.spellings import NO_NAMES, put_first
+from catalog.dialects.shared.left_out import name_asked
 from catalog.dialects.shared.searches import WEB_SEARCH_OPTIONS
 from catalog.operations import OPERATIONS
 from catalog.pricing import Billable, Price
@@ -36,7 +37,7 @@ from config.api.errors import (
 )
 from config.credentials import NO_SECRET, Secret
 from inference.requests.operations import ROWS
-from inference.requests.operations.completions import BOUNDS
+from inference.requests.operations.completions import BOUNDS, FORMS
 from inference.requests.operations.server_tools import NO_TOOLS
 from inference.requests.parsing import InferenceRequest
 from inference.requests.problems import field_error, missing_fields
@@ -85,6 +86,7 @@ class Unusable(StrEnum):
     NATIVE = "native_format"
     PRIVATE_ONLY = "private_only"
     FULL = "max_in_flight"
+    UNLISTED = "supported_parameters"
 
 
 class PrivateUnavailable(GatewayError):
@@ -564,6 +566,8 @@ class _Search:
         )
         if self._request.server_tools is not NO_TOOLS:
             contenders = self._keep_priced(contenders, selection)
+        if not self._request.fields.keys().isdisjoint(FORMS):
+            contenders = self._keep_able(contenders, selection)
         for contender in contenders:
             selection.candidates += self._candidates[contender.candidate.route.endpoint_id]
         if not self._may_fall_back:
@@ -611,6 +615,26 @@ class _Search:
                 each for each in self._candidates[key] if not each.find_unpriced(request)
             ]
         return priced
+
+    def _keep_able(self, contenders: list[Contender], selection: Selection) -> list[Contender]:
+        """Returns the endpoints that list what the form of the answer depends on.
+
+        What none of them lists decides nothing: it is left out on the way, and named.
+        """
+        request = self._request
+        asked = name_asked(request.fields, request.fields.keys() & FORMS)
+        if request.server_tools.searches and not request.server_tools.has_functions:
+            asked -= {"tools", "tool_choice"}
+        able = contenders
+        for name in (name for name in FORMS if name in asked):
+            able = [each for each in able if each.candidate.is_told(request, name)] or able
+        kept = {*map(id, able)}
+        selection.excluded += (
+            ExcludedEndpoint(each.candidate.route, [Unusable.UNLISTED])
+            for each in contenders
+            if id(each) not in kept
+        )
+        return able
 
     def _pair_credentials(
         self, route: Route, payers: Payers, reasons: list[str]

@@ -294,6 +294,11 @@ class Candidate:
         rated = self.route.has_search_rate
         return unsaid | tools.unpriced(has_search_rate=rated, listed=listed)
 
+    def is_told(self, request: InferenceRequest, name: str) -> bool:
+        """Returns whether the provider is sent a parameter that the request has."""
+        known = self.route.supported_parameters
+        return known is None or name in known or self.native_of(request) is not None
+
     def find_dearer(self, request: InferenceRequest) -> frozenset[str]:
         """Returns the settings that the provider is not told of.
 

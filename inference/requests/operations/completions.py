@@ -17,3 +17,5 @@ PARAMETERS: Final = frozenset(
 # Each pair names one parameter. It is sent under a name that the endpoint supports.
 BOUNDS: Final = frozenset(("max_tokens", "max_completion_tokens"))
 EFFORTS: Final = frozenset(("reasoning", "reasoning_effort"))
+# What the form of an answer depends on: endpoints that list them come before others.
+FORMS: Final = ("tools", "tool_choice", "response_format")

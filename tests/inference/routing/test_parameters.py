@@ -20,6 +20,8 @@ from tests.support.inference.routes import excluded, planned, reasons, refused, 
 from tests.support.inference.site import Site
 
 SHOWN = [{"role": "user", "content": [reference()]}]
+TOOLS = {"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]}
+JSON = {"response_format": {"type": "json_object"}}
 
 
 @pytest.mark.parametrize(
@@ -162,6 +164,46 @@ def test_required_parameters_of_a_private_endpoint(
     assert [each.reasons for each in found.excluded] == (
         [] if admitted else [["require_parameters"]]
     )
+
+
+@pytest.mark.parametrize(
+    ("asked", "first", "second", "serve"),
+    [
+        (TOOLS, ["seed"], ["tools"], {"second"}),
+        (TOOLS, ["tools"], ["seed"], {"first"}),
+        (TOOLS, ["seed"], None, {"second"}),
+        # What none lists is left out.
+        (TOOLS, ["seed"], ["stop"], {"first", "second"}),
+        ({"tools": []}, ["seed"], ["tools"], {"first", "second"}),
+        ({**TOOLS, "tool_choice": "required"}, ["tools"], ["seed"], {"first"}),
+        ({**TOOLS, "tool_choice": "none"}, ["tools"], ["tools", "tool_choice"], {"second"}),
+        (
+            {**TOOLS, "tool_choice": "auto"}, ["tools"], ["tools", "tool_choice"],
+            {"first", "second"},
+        ),
+        ({**TOOLS, **JSON}, ["tools"], ["response_format"], {"first"}),
+        (JSON, ["seed"], ["response_format"], {"second"}),
+        (
+            {"response_format": {"type": "text"}}, ["seed"], ["response_format"],
+            {"first", "second"},
+        ),
+        ({"seed": 7}, ["seed"], ["stop"], {"first", "second"}),
+    ],
+)  # fmt: skip
+def test_the_form_of_an_answer_goes_to_endpoints_that_list_it(
+    asked: dict[str, Any], first: list[str], second: list[str] | None, serve: set[str]
+) -> None:
+    body = {"model": "a/b", "messages": [{"role": "user", "content": "x"}], **asked}
+    lists = {"first": first, "second": second}
+    found = select(
+        parsing.parse(Operation.CHAT, json.dumps(body).encode()),
+        *(
+            route(name, supported_parameters=None if names is None else frozenset(names))
+            for name, names in lists.items()
+        ),
+    )
+    assert {each.route.facts.provider_slug for each in found.candidates} == serve
+    assert reasons(found) == {name: ["supported_parameters"] for name in lists.keys() - serve}
 
 
 @pytest.mark.parametrize(
