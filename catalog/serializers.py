@@ -10,6 +10,7 @@ from msgspec import Raw
 from msgspec.json import encode
 from rest_framework import serializers
 
+from catalog import dialects
 from catalog.abilities import Abilities, ToolChoice, read_abilities
 from catalog.lists.listing import ListedModel
 from catalog.lists.traffic import PERCENTILES, UNKNOWN, TrafficFigures
@@ -227,7 +228,7 @@ class PublicEndpointSerializer(serializers.Serializer[ModelEndpoint]):
     quantization = serializers.CharField(allow_null=True)
     service_tier = serializers.SerializerMethodField()
     supported_parameters = serializers.SerializerMethodField(
-        help_text="Its own list, or that of its model where it has none."
+        help_text="Its own list, or its model's where it has none, without what its format lacks."
     )
     supports_tool_choice = serializers.SerializerMethodField()
     abilities = make_serializer(Abilities, "EndpointAbilities")(
@@ -265,7 +266,9 @@ class PublicEndpointSerializer(serializers.Serializer[ModelEndpoint]):
         return None
 
     def get_supported_parameters(self, endpoint: ModelEndpoint) -> list[str]:
-        return endpoint.supported_parameters or endpoint.model.supported_parameters
+        model = endpoint.model
+        listed = endpoint.supported_parameters or model.supported_parameters
+        return dialects.keep_sent(endpoint.provider.dialect, model.capabilities, listed)
 
     @extend_schema_field(_TOOL_CHOICES)
     def get_supports_tool_choice(self, endpoint: ModelEndpoint) -> Any:

@@ -94,9 +94,9 @@ def _parse(parse: Callable[[Any], Any], value: Any, name: str) -> Any:
         raise ImproperlyConfigured(f"{name}: {exc}.") from None
 
 
-def _names(name: str, *default: str) -> list[str]:
+def _names(name: str, default: list[str]) -> list[str]:
     """Returns the parts of a comma list without the spaces and line ends around them."""
-    parts = [text.strip() for text in env.list(name, default=[*default])]
+    parts = [text.strip() for text in env.list(name, default=default)]
     return [text for text in parts if text]
 
 
@@ -283,12 +283,12 @@ WHITENOISE_AUTOREFRESH = False
 
 REGION_HOSTS = _parse_list("REGION_HOSTS", [], parse_region_hosts, "name=region")
 ALLOWED_HOSTS = [
-    *_names("ALLOWED_HOSTS", "127.0.0.1", "localhost", "[::1]"),
+    *_names("ALLOWED_HOSTS", ["127.0.0.1", "localhost", "[::1]"]),
     *REGION_HOSTS,
 ]
-CSRF_TRUSTED_ORIGINS = _names("CSRF_TRUSTED_ORIGINS")
+CSRF_TRUSTED_ORIGINS = _names("CSRF_TRUSTED_ORIGINS", [])
 CSRF_FAILURE_VIEW = "config.console.site.csrf_failure"
-CORS_ALLOWED_ORIGINS = _names("CORS_ALLOWED_ORIGINS")
+CORS_ALLOWED_ORIGINS = _names("CORS_ALLOWED_ORIGINS", [])
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 SECURE_HSTS_SECONDS = _integer("SECURE_HSTS_SECONDS", 0, minimum=0)
@@ -537,7 +537,7 @@ TRACE_CALLERS = _switch("TRACE_CALLERS", default=False)
 TRACE_UPSTREAMS = _switch("TRACE_UPSTREAMS", default=False)
 ACCESS_LOG = _parse(parse_access_log, env.str("ACCESS_LOG", default="on"), "ACCESS_LOG")
 METRICS_ORGANIZATIONS = _parse(
-    parse_organizations, _names("METRICS_ORGANIZATIONS"), "METRICS_ORGANIZATIONS"
+    parse_organizations, _names("METRICS_ORGANIZATIONS", []), "METRICS_ORGANIZATIONS"
 )
 DATABASE_POOL_SIZE = _integer("DATABASE_POOL_SIZE", 8)
 DATABASE_DATA_PLANE_CONNECTIONS = _integer("DATABASE_DATA_PLANE_CONNECTIONS", 4, minimum=2)
@@ -616,7 +616,7 @@ _secret_key = env.str("SECRET_KEY", default="").strip()
 _credential_keys = env.str("CREDENTIAL_KEYS", default="").strip()
 SECRET_KEY_FALLBACKS = _secret_list("SECRET_KEY_FALLBACKS")
 KEY_PEPPERS = _secret_list("KEY_PEPPERS")
-_foreign = _names("FOREIGN_VARIABLES")
+_foreign = _names("FOREIGN_VARIABLES", [])
 _misspelt = find_misspelt(os.environ, env.names, foreign=_foreign)
 if _misspelt:
     raise ImproperlyConfigured(

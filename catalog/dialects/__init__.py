@@ -8,13 +8,13 @@ OpenAI's completion objects, which is the format of this gateway's callers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from catalog.abilities import Abilities
+from catalog.abilities import DECLARABLE, Abilities
 from catalog.capabilities import UNDESCRIBED, Capabilities, NativeFormat
 from catalog.dialects.base import Dialect, NativeBody, Untranslatable
 from catalog.dialects.openai.abilities import has_word, read_wish
@@ -48,9 +48,21 @@ _CLAUDE_CLOUDS: Final = frozenset(("azure", "bedrock", "vertex"))
 _RESPONSES_DIALECTS: Final = frozenset(("openai", "azure"))
 # The clouds that know a part of Anthropic's format alone.
 _PARTIAL: Final = frozenset(("bedrock", "vertex"))
-# The dialects whose chat knows no tools but functions of the caller and, apart from Bedrock's, a
-# search of the web.
-_WITHOUT_TOOLS: Final = frozenset(("anthropic", "bedrock", "gemini"))
+# The dialects into whose format a chat is translated. It knows no tools but functions of the caller
+# and, apart from Bedrock's, a search of the web.
+_TRANSLATED: Final = frozenset(("anthropic", "bedrock", "gemini"))
+# The parameters of a chat that every other format has, and those that single ones have besides.
+_SENT: Final = frozenset((
+    "temperature", "top_p", "max_tokens", "max_completion_tokens", "stop", "tools", "tool_choice",
+    "response_format", "structured_outputs", "reasoning", "reasoning_effort",
+))  # fmt: skip
+_SENT_BESIDES: Final = {
+    "anthropic": frozenset(("top_k", "parallel_tool_calls", "web_search_options")),
+    "bedrock": frozenset[str](),
+    "gemini": frozenset(
+        ("top_k", "seed", "frequency_penalty", "presence_penalty", "web_search_options")
+    ),
+}
 _CLAUDE_DIALECTS: Final = {"azure": "azure_claude", "vertex": "vertex_claude"}
 # The package that a dialect needs, which the extra of the dialect's name installs.
 _PACKAGES: Final = {"bedrock": "botocore", "vertex": "google.auth"}
@@ -106,7 +118,24 @@ def lacks_chat(name: str | None, capabilities: Capabilities) -> bool:
 
 def has_server_tools(name: str | None, capabilities: Capabilities) -> bool:
     """Returns whether a request of chat can ask a dialect for any tool that the provider runs."""
-    return name not in _WITHOUT_TOOLS and not _is_claude(name, capabilities)
+    return not _is_translated(name, capabilities)
+
+
+@cache
+def unsent_parameters(name: str | None, capabilities: Capabilities) -> frozenset[str]:
+    """Returns the parameters of a chat that a dialect lacks, whatever its endpoints list."""
+    if name is None or not _is_translated(name, capabilities):
+        return frozenset()
+    sent = _SENT | _SENT_BESIDES["anthropic" if _is_claude(name, capabilities) else name]
+    if name == "bedrock" and capabilities.is_anthropic:
+        sent |= {"top_k"}
+    return frozenset(DECLARABLE) - sent
+
+
+def keep_sent(name: str, capabilities: Capabilities, parameters: Iterable[str]) -> list[str]:
+    """Returns those of an endpoint's parameters that its dialect sends."""
+    unsent = unsent_parameters(name, capabilities)
+    return [each for each in parameters if each not in unsent]
 
 
 def search_form(
@@ -146,9 +175,12 @@ def tells_thinking(
     if name == "bedrock" and not capabilities.is_anthropic:
         # The common format has the effort alone.
         return wish.effort not in (None, "none")
-    if name in _WITHOUT_TOOLS or _is_claude(name, capabilities):
-        return True
-    return has_word(wish, abilities.reasoning, listed)
+    return _is_translated(name, capabilities) or has_word(wish, abilities.reasoning, listed)
+
+
+def _is_translated(name: str | None, capabilities: Capabilities) -> bool:
+    """Returns whether a dialect puts requests of chat into another format."""
+    return name in _TRANSLATED or _is_claude(name, capabilities)
 
 
 def _is_claude(name: str | None, capabilities: Capabilities) -> bool:

@@ -336,11 +336,15 @@ def _build_model(
 def _unite_parameters(model: LanguageModel, rows: Sequence[_EndpointRow]) -> list[str]:
     """Returns the parameters that at least one endpoint supports, in the order of the model's list.
 
-    An endpoint without a list of its own is expected to support the model's.
+    An endpoint without a list of its own is expected to support the model's, and none supports what
+    its dialect does not send.
     """
-    if not rows or not all(row.supported_parameters for row in rows):
+    if not rows:
         return model.supported_parameters
-    found = frozenset().union(*(row.supported_parameters for row in rows))
+    found: set[str] = set()
+    for row in rows:
+        listed = row.supported_parameters or model.supported_parameters
+        found.update(dialects.keep_sent(row.provider.dialect, model.capabilities, listed))
     own = [name for name in model.supported_parameters if name in found]
     return own + sorted(found.difference(own))
 
@@ -693,11 +697,9 @@ class VisibleCatalogue:
             model = self._models.get(model_id)
             if model is None:
                 continue
+            spoken = dialect or PrivateProvider.dialect
             outputs = find_outputs(
-                model.output_modalities,
-                model.capabilities,
-                dialect or PrivateProvider.dialect,
-                proven_names(tried),
+                model.output_modalities, model.capabilities, spoken, proven_names(tried)
             )
             if outputs is None or (price := _read_price(*rates)) is None:
                 continue
@@ -706,12 +708,13 @@ class VisibleCatalogue:
                 own or provider, display, is_zdr, False, model.slug, model.permaslug, region
             )
             settings = read_settings(stated)
-            parameters = offered_parameters(
+            offered = offered_parameters(
                 sorted(model.supported_parameters),
                 proofs,
                 declared=(*declared, *tested),
                 excluded=settings.excluded_parameters,
             )
+            parameters = dialects.keep_sent(spoken, model.capabilities, offered)
             place = NOWHERE if self._access is None else self._access.places.get(pk)
             if place is None:
                 continue  # it is newer than the copy of the organization

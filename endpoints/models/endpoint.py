@@ -19,6 +19,7 @@ from django.db.models.functions import Now
 from accounts.models import FallbackField, Organization, Region, require_workspace
 from accounts.models.edits import write_fields
 from accounts.models.versions import RoutingVersionBump
+from catalog import dialects
 from catalog.abilities import read_settings
 from catalog.models import LanguageModel, PriceVersion, Provider, require_basis
 from catalog.pricing import Price
@@ -447,12 +448,14 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
     @property
     def offered_parameters(self) -> list[str]:
         """Returns the parameters that the endpoint supports, as far as is known."""
-        return offered_parameters(
-            self.model.supported_parameters,
-            None if self.validation is None else self.validation.parameters,
+        model, proofs = self.model, None if self.validation is None else self.validation.parameters
+        offered = offered_parameters(
+            model.supported_parameters,
+            proofs,
             declared=(*self.declared_parameters, *self.tested_parameters),
             excluded=read_settings(self.settings).excluded_parameters,
         )
+        return dialects.keep_sent(self.upstream_provider.dialect, model.capabilities, offered)
 
     @property
     def declarations(self) -> dict[str, Any]:

@@ -751,6 +751,9 @@ def _lacks_a_parameter(route: Route, request: InferenceRequest) -> bool:
         return True
     if route.drops_thinking(request):
         return True
+    is_native = request.native is not None and route.speaks(request.native)
+    if not is_native and not route.unsent_parameters.isdisjoint(needed):
+        return True
     known = route.offered_parameters if route.is_private else route.supported_parameters
     return known is not None and any(
         name not in known and (name not in BOUNDS or known.isdisjoint(BOUNDS)) for name in needed

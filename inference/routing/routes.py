@@ -192,10 +192,14 @@ class Route:
     drifted_at: datetime | None = None
     # Whether the provider serves the model in OpenAI's Responses alone.
     lacks_chat: bool = field(init=False, repr=False, compare=False)
+    # The parameters of chat that the dialect never sends.
+    unsent_parameters: frozenset[str] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         lacks_chat = dialects.lacks_chat(self.dialect, self.capabilities)
         object.__setattr__(self, "lacks_chat", lacks_chat)
+        unsent = dialects.unsent_parameters(self.dialect, self.capabilities)
+        object.__setattr__(self, "unsent_parameters", unsent)
 
     @property
     def names(self) -> tuple[str, str]:

@@ -8,9 +8,12 @@ import botocore.session
 import pytest
 from botocore.validate import ParamValidator
 
+from catalog.abilities import DECLARABLE
+from catalog.capabilities import UNDESCRIBED, Capabilities, NativeFormat
+from catalog.dialects import unsent_parameters
 from catalog.dialects.base import Operation, Untranslatable
 from tests.support.dialects.reading import dialect_of
-from tests.support.inference.dialects import ASK, CALLED, KINDS, MODELS, TOOL, body
+from tests.support.inference.dialects import ASK, CALLED, KINDS, MODELS, TOOL, body, body_of
 from tests.support.inference.transcripts import TRANSCRIPTS
 
 
@@ -348,6 +351,43 @@ def test_build_for_gemini_sends_images_beside_the_tool_result() -> None:
         {"functionResponse": {"id": "c1", "name": "look", "response": {"result": ""}}},
         {"inlineData": {"mimeType": "image/png", "data": "AAAA"}},
     ]
+
+
+SAMPLES: dict[str, Any] = {
+    "temperature": 0.5, "top_p": 0.5, "top_k": 5, "min_p": 0.1, "top_a": 0.1, "seed": 7,
+    "frequency_penalty": 1, "presence_penalty": 1, "repetition_penalty": 1.5, "max_tokens": 9,
+    "max_completion_tokens": 9, "logit_bias": {"5": 1}, "logprobs": True, "top_logprobs": 2,
+    "prediction": {"type": "content", "content": "x"}, "stop": ["x"], "tools": [TOOL],
+    "response_format": {"type": "json_object"}, "tool_choice": "required", "verbosity": "low",
+    "structured_outputs": {"type": "json_schema",
+                           "json_schema": {"name": "x", "schema": {"type": "object"}}},
+    "parallel_tool_calls": False, "reasoning": {"effort": "low"}, "reasoning_effort": "low",
+    "web_search_options": {},
+}  # fmt: skip
+CLAUDE = Capabilities(native_format=NativeFormat.ANTHROPIC)
+# Each format, with the one that Claude has at the same cloud.
+FORMATS = [
+    *((name, UNDESCRIBED) for name in (*KINDS, "openai", "azure", "vertex")),
+    *((name, CLAUDE) for name in ("azure", "bedrock", "vertex")),
+]
+
+
+@pytest.mark.parametrize("parameter", DECLARABLE)
+@pytest.mark.parametrize(("dialect", "capabilities"), FORMATS)
+def test_a_parameter_changes_what_is_sent_unless_it_is_known_that_it_is_not(
+    dialect: str, capabilities: Capabilities, parameter: str
+) -> None:
+    """So an endpoint lists nothing that its format drops."""
+    needs_tools = parameter in ("tool_choice", "parallel_tool_calls")
+    given: dict[str, Any] = {"tools": [TOOL]} if needs_tools else {}
+    name = "response_format" if parameter == "structured_outputs" else parameter
+    plain = body_of(dialect, capabilities, **given)
+    try:
+        made = body_of(dialect, capabilities, **given, **{name: SAMPLES[parameter]})
+    except Untranslatable:
+        made = plain
+    unsent = unsent_parameters(dialect, capabilities)
+    assert (made != plain) is (parameter not in unsent)
 
 
 def test_build_for_gemini_sends_the_pictures_of_earlier_answers() -> None:

@@ -107,6 +107,31 @@ def test_a_model_supports_what_one_of_its_endpoints_does(
     assert shown["supports_tool_choice"]["auto"] is True
 
 
+@pytest.mark.parametrize("of_endpoint", [["tools", "seed", "min_p"], []])
+def test_what_a_format_lacks_is_listed_nowhere(tenant: Tenant, of_endpoint: list[str]) -> None:
+    anthropic = factories.make_provider("maker", dialect="anthropic", is_keyless=True)
+    endpoint = publish(
+        "acme/falcon",
+        supported_parameters=["tools", "seed", "min_p"],
+        endpoint_provider=anthropic,
+        endpoint_supported_parameters=of_endpoint,
+    )
+    own = publish_privately(tenant, "acme/own", supported_parameters=["tools", "seed"])
+    own.provider.dialect = "anthropic"
+    own.provider.save_fields("dialect")
+    anyone, manager = APIClient(), factories.client(tenant.management_key)
+    assert show(anyone, "acme/falcon")["supported_parameters"] == ["tools"]
+    assert ids(anyone, "?supported_parameters=seed") == []
+    listed = anyone.get(f"{ROUTE}/{endpoint.model.canonical_slug}/endpoints").json()["data"]
+    assert [each["supported_parameters"] for each in listed["endpoints"]] == [["tools"]]
+    rows = manager.get(USER_ROUTE).json()["data"]
+    assert {row["id"]: row["supported_parameters"] for row in rows} == {
+        "acme/falcon": ["tools"], "acme/own": ["tools"],
+    }  # fmt: skip
+    shown = manager.get(f"/api/v1/private-endpoints/{own.pk}").json()["data"]
+    assert shown["supported_parameters"] == ["tools"]
+
+
 def test_the_top_provider_has_the_context_of_the_model_where_its_own_is_unknown() -> None:
     publish("acme/falcon", context_length=1000)
     publish("acme/hawk", context_length=1000, endpoint_context_length=500)

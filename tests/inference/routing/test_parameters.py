@@ -206,6 +206,19 @@ def test_the_form_of_an_answer_goes_to_endpoints_that_list_it(
     assert reasons(found) == {name: ["supported_parameters"] for name in lists.keys() - serve}
 
 
+@pytest.mark.parametrize("is_private", [True, False])
+@pytest.mark.parametrize("listed", [None, frozenset(("seed", "temperature"))])
+def test_what_a_format_lacks_is_never_supported(
+    listed: frozenset[str] | None, is_private: bool
+) -> None:
+    found = route("own", dialect="bedrock", private=is_private, supported_parameters=listed)
+    for asked, why in (({"seed": 7}, {"own": ["require_parameters"]}), ({"temperature": 1}, {})):
+        body = {"model": "a/b", "messages": [{"role": "user", "content": "x"}], **asked}
+        body["provider"] = {"require_parameters": True}
+        request = parsing.parse(Operation.CHAT, json.dumps(body).encode())
+        assert reasons(select(request, found, by=select_candidates)) == why
+
+
 @pytest.mark.parametrize(
     ("listed", "stated", "asked", "serves"),
     [

@@ -148,6 +148,7 @@ def _build(found: Any, dialect: str, fields: Any, capabilities: Capabilities, **
         secret=secret_of(dialect, capabilities),
         fields=fields,
         capabilities=capabilities,
+        most_searches=10,
         **more,
     )
     assert found is not None
