@@ -126,6 +126,9 @@ class KeyViewSet(CreatingViewSet):
         key = self.get_object()
         if "workspace_id" in fields:
             workspace_for(self.organization_id, fields["workspace_id"])
+            if fields["workspace_id"] != key.workspace_id:
+                # The guardrail of a workspace stays behind.
+                require_one_person(request, ChangeKind.GUARDRAILS)
         key.edit(**fields)
         return self.respond(key)
 

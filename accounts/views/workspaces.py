@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.decorators import action
@@ -55,6 +55,7 @@ class WorkspaceViewSet(CreatingViewSet):
     """The workspaces of the organization."""
 
     permission_classes = [ManagementKey]
+    four_eyes: ClassVar = {"destroy": (ChangeKind.DELETIONS, ChangeKind.GUARDRAILS)}
     queryset = Workspace.objects.order_by("created_at", "id")
     serializer_class = WorkspaceSerializer
     lookup_url_kwarg = "workspace_ref"

@@ -26,8 +26,8 @@ DESCRIPTIONS = {
     ChangeKind.GUARDRAILS: "Guardrails of whole workspaces, also their deletion and the "
     "enforcement of their shadows, the preferences of organizations, and the fallback of "
     "workspaces.",
-    ChangeKind.DELETIONS: "Deletions of guardrails, credentials, presets, aliases, private "
-    "endpoints, broadcast destinations, operators and groups.",
+    ChangeKind.DELETIONS: "Deletions of workspaces, guardrails, credentials, presets, aliases, "
+    "private endpoints, broadcast destinations, operators and groups.",
     ChangeKind.CREDENTIALS: "Base URLs, dialects and credentials of providers, and credentials of "
     "organizations.",
     ChangeKind.MANAGEMENT_KEYS: "New management keys, and their rotation. The operator who "

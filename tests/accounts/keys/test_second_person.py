@@ -19,7 +19,7 @@ from tests.support.broadcast.destinations import make_destination
 from tests.support.console import fingerprint, listing, messages_of, page
 from tests.support.database.snapshots import unchanged
 from tests.support.factories import Tenant
-from tests.support.governance import make_guardrail, make_preset
+from tests.support.governance import make_guardrail, make_preset, make_workspace
 from tests.support.operators.four_eyes import WHY, demand, press, proposed, sign_in
 
 ADD = "admin:accounts_apikey_add"
@@ -115,11 +115,13 @@ def world(tenant: Tenant) -> Tenant:
     make_guardrail(tenant.workspace)
     make_preset(tenant.workspace)
     make_destination(tenant.workspace)
+    make_workspace(tenant.organization, id=ELSEWHERE, slug="elsewhere")
     ModelAlias.objects.create(organization=tenant.organization, name="fast", targets=[model.slug])
     factories.make_draft(tenant, model, provider)
     return tenant
 
 
+ELSEWHERE = "00000000-0000-4000-8000-000000000001"
 PRICING = {"prompt": "0.000001", "completion": "0.000002"}
 # The kind, the method, the path and the body of each change that operators make four-eyed.
 CHANGES: list[tuple[ChangeKind, str, str, Any]] = [
@@ -143,6 +145,9 @@ CHANGES: list[tuple[ChangeKind, str, str, Any]] = [
         for whose, body in (("keys", {"key_hashes": []}), ("members", {"member_user_ids": []}))
         for path in (whose, f"{whose}/remove")
     ),
+    (ChangeKind.DELETIONS, "delete", "workspaces/elsewhere", None),
+    (ChangeKind.GUARDRAILS, "delete", "workspaces/elsewhere", None),
+    (ChangeKind.GUARDRAILS, "patch", "keys/{inference}", {"workspace_id": ELSEWHERE}),
 ]
 
 
@@ -155,7 +160,7 @@ def call(tenant: Tenant, key: str, method: str, path: str, body: Any) -> Any:
     names["workspace"] = str(tenant.workspace.pk)
     names["preset"] = Preset.objects.get().slug
     names["destination"] = str(tenant.organization.destinations.get().pk)
-    names["management"] = ApiKey.objects.get(name="management").digest
+    names |= dict(ApiKey.objects.values_list("name", "digest"))
     send = getattr(factories.client(key), method)
     return send(f"/api/v1/{path.format(**names)}", body, format="json")
 
