@@ -14,7 +14,7 @@ import csv
 import io
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -176,6 +176,8 @@ def import_keys(
     made: list[Sequence[str]] = []
     rows = list(_read(lines, _KeyRow, problems, as_csv=as_csv))
     with transaction.atomic():
+        # A change of a key locks the organization after it.
+        locked = ApiKey.objects.for_organization(organization_id).for_inference().lock_in_order()
         organization = Organization.objects.lock(organization_id)
         _refuse_repeated([(line, row.name) for line, row in rows], "name", problems)
         secret_rows = [(line, row.key) for line, row in rows if row.key is not None]
@@ -191,7 +193,7 @@ def import_keys(
         problems.raise_if_any()
         _require_room(organization, sum(each.stored is None for each in planned))
         for each in planned:
-            outcome, changes = _write_key(each, made)
+            outcome, changes = _write_key(each, locked, made)
             count(KEYS, each.row.name, outcome, changes)
         transaction.set_rollback(dry_run)
         if made and not dry_run:
@@ -282,9 +284,9 @@ def _read_limit(limit: str | float | None) -> tuple[int | None, list[str]]:
 
 
 def _write_key(
-    planned: _PlannedKey, made: list[Sequence[str]]
+    planned: _PlannedKey, locked: Collection[uuid.UUID], made: list[Sequence[str]]
 ) -> tuple[RowOutcome, Sequence[ColumnChange]]:
-    """Creates or changes one key; adds the line of a new secret to ``made``."""
+    """Creates a key, or changes a locked one; adds the line of a new secret to ``made``."""
     row, key = planned.row, planned.stored
     if key is None:
         imported = None if row.key is None else Secret(row.key)
@@ -316,6 +318,8 @@ def _write_key(
         changes.append(ColumnChange("member", old, planned.creator.email))
     if not changes:
         return RowOutcome.UNCHANGED, ()
+    if key.pk not in locked:
+        raise ImportRefused([f"name: {row.name!r} was created meanwhile; try again"])
     key.edit(**values)
     return RowOutcome.UPDATE, changes
 

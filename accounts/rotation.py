@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from django.db import models, transaction
@@ -10,10 +11,8 @@ from accounts.destinations.models import BroadcastDestination
 from accounts.models import ApiKey, ByokCredential
 from config.credentials import Secret
 
-_LISTS: Final[tuple[tuple[type[models.Model], str], ...]] = (
-    (ByokCredential, "allowed_api_key_hashes"),
-    (BroadcastDestination, "api_key_hashes"),
-)
+_OF_CREDENTIALS: Final = "allowed_api_key_hashes"
+_OF_DESTINATIONS: Final = "api_key_hashes"
 
 
 def rotate_key(
@@ -22,11 +21,12 @@ def rotate_key(
     """Rotates a key as :meth:`ApiKey.rotate` does; lists of keys name the new hash too."""
     with transaction.atomic():
         digest = key.digest
-        lists = [(row, column) for model, column in _LISTS for row in _lock(model, column, digest)]
+        # Credentials are locked before the key and its organization, and destinations after them.
+        credentials = _lock(ByokCredential, _OF_CREDENTIALS, digest)
         former, secret = key.rotate(overlap=overlap, issued_by_operator=issued_by_operator)
-        for row, column in lists:
-            setattr(row, column, [*getattr(row, column), key.digest])
-            row.save_fields(column)
+        destinations = _lock(BroadcastDestination, _OF_DESTINATIONS, digest)
+        _add(key.digest, credentials, _OF_CREDENTIALS)
+        _add(key.digest, destinations, _OF_DESTINATIONS)
     return former, secret
 
 
@@ -34,3 +34,10 @@ def _lock(model: type[models.Model], column: str, digest: str) -> list[Any]:
     """Locks and returns the rows whose list names a hash."""
     rows = model._base_manager.select_for_update(no_key=True)
     return list(rows.filter(**{f"{column}__contains": [digest]}).order_by("pk"))
+
+
+def _add(digest: str, rows: Iterable[Any], column: str) -> None:
+    """Adds a hash to the list of each row."""
+    for row in rows:
+        setattr(row, column, [*getattr(row, column), digest])
+        row.save_fields(column)

@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 
 import pgtrigger
 from django.db import models, transaction
-from django.db.models import Case, Count, Exists, OuterRef, Q, Subquery, When
+from django.db.models import Case, Count, Exists, F, OuterRef, Q, Subquery, When
 
 from accounts.models.creations import Creation
 from accounts.models.edits import write_fields
@@ -103,6 +103,14 @@ class ApiKeyQuerySet(OwnedQuerySet["ApiKey"]):
             KeyDigest.objects.filter(api_key=OuterRef("pk"), pepper=list_peppers()[0].id)
         )
         return self.filter(found if is_found else ~found)
+
+    def lock_in_order(self) -> set[uuid.UUID]:
+        """Locks the keys until the transaction ends, former secrets last; returns their ids.
+
+        See :meth:`OrganizationManager.lock` for the order of all locks.
+        """
+        rows = self.order_by(F("successor_id").asc(nulls_first=True), "pk")
+        return set(rows.select_for_update(no_key=True).values_list("pk", flat=True))
 
     def find_all(self, digests: Collection[str]) -> list[ApiKey]:
         """Returns the keys with these digests.
@@ -282,7 +290,7 @@ class ApiKey(BaseModel):
         workspace.
         """
         with transaction.atomic():
-            self.refresh_from_db(from_queryset=ApiKey._base_manager.select_for_update(no_key=True))
+            self._lock()
             if self.deleted_at is not None:
                 raise ApiKeyNotFound
             if self.successor_id is not None:
@@ -298,6 +306,14 @@ class ApiKey(BaseModel):
             if is_changed:
                 self._change_former(changes)
             return is_changed or is_limited
+
+    def _lock(self) -> None:
+        """Locks the row and those of its former secrets, and reads the row.
+
+        Whoever refers to the key meanwhile, such as an assignment, does not wait for that.
+        """
+        self.refresh_from_db(from_queryset=ApiKey._base_manager.select_for_update(no_key=True))
+        ApiKey.objects.filter(successor=self.pk, deleted_at=None).lock_in_order()
 
     def _change_former(self, changes: dict[str, Any]) -> None:
         """Makes the same changes to former secrets that still work; none works longer by that."""
@@ -322,9 +338,10 @@ class ApiKey(BaseModel):
         Returns False if the key was already deleted. The row stays because generations point at it.
         """
         with transaction.atomic():
-            self.refresh_from_db(from_queryset=ApiKey._base_manager.select_for_update())
+            self._lock()
             if self.deleted_at is not None:
                 return False
+            Organization.objects.lock(self.organization_id)
             self.disabled, self.deleted_at = True, clock.now()
             self.save_fields("disabled", "deleted_at")
             self.former.filter(deleted_at=None).update(disabled=True, deleted_at=self.deleted_at)
@@ -349,9 +366,9 @@ class ApiKey(BaseModel):
         """
         digest = self.digest
         with transaction.atomic():
-            # The renewal of digests must not give the former secret another digest meanwhile.
-            self.refresh_from_db(from_queryset=ApiKey._base_manager.select_for_update())
+            self._lock()
             self._require_rotatable(digest)
+            Organization.objects.lock(self.organization_id)
             now = clock.now()
             ends_at = now if self.disabled else now + timedelta(seconds=overlap)
             if self.expires_at is not None:
@@ -376,6 +393,7 @@ class ApiKey(BaseModel):
             former.save(force_insert=True)
             former.created_at = began
             former.save_fields("created_at")
+            # A renewal gives no digest to a row whose hash has changed, so none is left behind.
             self.digests.update(api_key=former)
             KeyDigest.objects.store_all(self.pk, secret)
             self._erase_answer()

@@ -268,13 +268,12 @@ class Workspace(LoggingSettings, BaseModel):
     def _close(self, *, confirm_default: bool) -> bool:
         """Deletes the workspace and returns True, or returns False when a new key became usable.
 
-        Admission locks keys before organizations. So a key that became usable after the keys were
-        locked cannot be locked now; the caller starts again.
+        Keys are locked before organizations. So a key that became usable after the keys were locked
+        cannot be locked now; the caller starts again.
         """
         keys = self.api_keys.for_inference().enabled().filter(deleted_at=None)
         with transaction.atomic():
-            in_order = keys.order_by("pk").select_for_update(no_key=True)
-            locked = list(in_order.values_list("pk", flat=True))
+            locked = keys.lock_in_order()
             self._lock_present()
             if self.is_default and not confirm_default:
                 raise refusal(

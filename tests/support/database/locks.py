@@ -79,9 +79,9 @@ def beside(work: Callable[[], Any]) -> Iterator[Future[Any]]:
 
 
 def at_once(*works: Callable[[], Any], held: str) -> list[Any]:
-    """Runs works in threads that all wait for a lock, releases it, and returns their results.
+    """Runs works in threads that all wait for locks, releases one, and returns their results.
 
-    ``held`` is the statement that takes the lock.
+    ``held`` is the statement that takes it. The works come to their locks in their order.
     """
     with ExitStack() as threads:
         session = connection.copy()
@@ -89,8 +89,10 @@ def at_once(*works: Callable[[], Any], held: str) -> list[Any]:
             session.set_autocommit(False)
             with session.cursor() as cursor:
                 cursor.execute(held)
-            results = [threads.enter_context(beside(work)) for work in works]
-            wait_until(lambda: waiting() == len(works), "not all wait for the lock")
+            results: list[Future[Any]] = []
+            for work in works:
+                results.append(threads.enter_context(beside(work)))
+                wait_until(lambda: waiting() == len(results), "it does not wait for a lock")
         finally:
             release(session)
     return [result.result() for result in results]
