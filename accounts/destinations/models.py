@@ -221,6 +221,12 @@ class BroadcastDestination(BaseModel):
         """Limits the destination to generations that are admitted from now on."""
         self.progress.restart()
 
+    def lock_receiver(self) -> bool:
+        """Locks the row; returns whether its receiver is still that of this instance."""
+        rows = BroadcastDestination._base_manager.select_for_update(no_key=True)
+        same = rows.filter(pk=self.pk, url=self.url, method=self.method, sealed=self.sealed)
+        return same.values_list("pk").first() is not None
+
     def rewrap(self) -> bool:
         """Encrypts the headers with the first credential key; returns whether the row changed."""
         return secrets.rewrap_row(self, "sealed", associated=self._associated)

@@ -99,20 +99,24 @@ WHERE id IN (
 RETURNING id, attempts
 """.replace("{now}", _NOW)
 # ``attempts`` is compared, so that a process whose lease is over overwrites no later result. The
-# subscription is locked before its delivery, as every transition does.
+# subscription is locked before its delivery, as every transition does. If it has another URL than
+# the attempt had, a failure says nothing of it: the event goes there, and nothing else changes.
 _STORE: Final = """
 WITH locked AS (
-    SELECT id FROM accounts_subscription WHERE id = %(subscription)s FOR NO KEY UPDATE
+    SELECT id, url = %(url)s AND (form <> 'slack' OR sealed = %(sealed)s) AS is_same
+    FROM accounts_subscription WHERE id = %(subscription)s FOR NO KEY UPDATE
 ),
 ended AS (
     UPDATE accounts_delivery d SET
-        status = %(status)s, response_status = %(response)s, error = %(error)s,
-        duration_ms = %(duration)s, next_attempt_at = {now} + make_interval(secs => %(pause)s),
+        status = CASE WHEN %(failed)s AND NOT locked.is_same THEN 'pending' ELSE %(status)s END,
+        response_status = %(response)s, error = %(error)s, duration_ms = %(duration)s,
+        next_attempt_at = {now}
+            + make_interval(secs => CASE WHEN locked.is_same THEN %(pause)s ELSE 0 END),
         delivered_at = CASE WHEN %(status)s = 'delivered' THEN {now} END
     FROM locked
     WHERE d.id = %(id)s AND d.subscription_id = locked.id
         AND d.attempts = %(attempts)s AND d.status = 'pending'
-    RETURNING d.subscription_id
+    RETURNING d.subscription_id, locked.is_same
 )
 UPDATE accounts_subscription s SET
     failures = CASE WHEN %(failed)s THEN s.failures + 1 ELSE 0 END,
@@ -121,7 +125,7 @@ UPDATE accounts_subscription s SET
         greatest(least(2 ^ least(s.failures + 1, 20), %(longest)s), %(asked)s))) END,
     mean_ms = (s.mean_ms * 3 + %(duration)s) / 4
 FROM ended
-WHERE s.id = ended.subscription_id AND (
+WHERE s.id = ended.subscription_id AND ended.is_same AND (
     %(failed)s OR s.failures > 0 OR abs(%(duration)s - s.mean_ms) / 4 >= %(change)s
 )
 RETURNING s.failing_since
@@ -183,7 +187,7 @@ def _claim(taken: Places) -> Iterator[DeliveryAttempt]:
         if pk not in counts or subscription is None or event is None:
             continue  # somebody else has claimed it, or what it needs was deleted meanwhile
         send = _prepare(subscription, event, names)
-        store = partial(_store, due, counts[pk], subscription.form)
+        store = partial(_store, due, counts[pk], subscription)
         is_mail = subscription.form == Subscription.Form.EMAIL
         yield DeliveryAttempt(f"delivery {pk}", due.places(), send, store, is_mail)
 
@@ -267,8 +271,11 @@ def _send_webhook(message: WebhookMessage, url: str, secrets: Sequence[Secret]) 
     return post(url, signed, body)
 
 
-def _store(due: _Due, attempts: int, form: str, outcome: SendingOutcome) -> int:
-    """Stores the result of an attempt, and disables a receiver that is gone."""
+def _store(due: _Due, attempts: int, subscription: Subscription, outcome: SendingOutcome) -> int:
+    """Stores the result of an attempt, and disables a receiver that is gone.
+
+    ``subscription`` is as it was when the attempt began.
+    """
     failed = bool(outcome.error)
     is_last = failed and (outcome.is_gone or attempts > len(_PAUSES))
     status = "delivered" if not failed else "failed" if is_last else "pending"
@@ -277,6 +284,8 @@ def _store(due: _Due, attempts: int, form: str, outcome: SendingOutcome) -> int:
     values: dict[str, Any] = {
         "id": due.id,
         "subscription": due.subscription,
+        "url": subscription.url,
+        "sealed": bytes(subscription.sealed),
         "attempts": attempts,
         "status": status,
         "response": outcome.status,
@@ -291,17 +300,18 @@ def _store(due: _Due, attempts: int, form: str, outcome: SendingOutcome) -> int:
     with connection.cursor() as cursor:
         cursor.execute(_STORE, values)
         found = cursor.fetchone()
-    _DELIVERIES.labels(form, status if not failed or is_last else "retried").inc()
+    _DELIVERIES.labels(subscription.form, status if not failed or is_last else "retried").inc()
     if not failed:
         return 1
     logger.info(
         "event delivery %s to subscription %s failed at attempt %d: %s",
         due.id, due.subscription, attempts, outcome.error,
     )  # fmt: skip
-    since = None if found is None else found[0]
+    if found is None:
+        return 1  # it was for another URL, or the event was sent again meanwhile
     if outcome.is_gone:
         _disable(due.subscription, "The receiver answered 410 Gone.")
-    elif since is not None and not outcome.is_ours and clock.now() - since > _DISABLED_AFTER:
+    elif not outcome.is_ours and clock.now() - found[0] > _DISABLED_AFTER:
         _disable(due.subscription, "Every attempt has failed for five days.")
     return 1
 

@@ -1,7 +1,7 @@
 """Stores how far a destination was served, after a request to it succeeded or failed; counts both.
 
 A result is stored only if nobody has moved the cursor meanwhile: another process, or an operator
-who has switched the destination on anew.
+who has switched the destination on anew. A failure says nothing of a receiver that was changed.
 """
 
 from __future__ import annotations
@@ -96,10 +96,13 @@ def store_failure(page: Page, outcome: SendingOutcome, now: datetime) -> None:
         changes["batch"] = max(count // 2, 1)
     if is_given_up:
         changes |= {**_moved(page), "skipped": F("skipped") + 1}
-    if _store(page, changes, has_ended=is_given_up):
-        if is_given_up:
+    with transaction.atomic():
+        is_stored = page.destination.lock_receiver() and _store(
+            page, changes, has_ended=is_given_up
+        )
+        if is_stored and is_given_up:
             _count_skipped(page, 1, outcome.error, page.generations[0].pk)
-        else:
+        elif is_stored:
             _give_up(page, now)
     _REQUESTS.labels("failed").inc()
     logger.warning(

@@ -360,6 +360,32 @@ def test_gone_disables_the_receiver_and_tells_the_others(
     assert ("failed", 1, "The receiver answered 410.") in results()
 
 
+@pytest.mark.parametrize("form", ["webhook", "slack"])
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        SendingOutcome("The receiver answered 410.", 410),
+        SendingOutcome("The receiver answered 503.", 503, retry_after=3_600.0),
+    ],
+)
+def test_a_failure_of_an_earlier_url_neither_disables_nor_pauses_the_present_one(
+    subscribe: Subscribe, tell: Tell, receiver: Receiver, results: Results, form: str,
+    outcome: SendingOutcome,
+) -> None:  # fmt: skip
+    subscription, _ = subscribe(f"{receiver.url}/old", form=form)
+    tell()
+    delivering.dispatch_events()
+    [attempt] = delivering._claim(Places())
+    assert subscription.edit(url=receiver.url)
+    attempt.store(outcome)
+    subscription.refresh_from_db()
+    found = (subscription.disabled, subscription.failures, subscription.retry_at)
+    assert found == (False, 0, None)
+    assert results() == [("pending", 1, outcome.error)]
+    assert event_source.run() == 1
+    assert results() == [("delivered", 2, "")]
+
+
 def test_a_receiver_that_fails_for_five_days_is_disabled(
     subscribe: Subscribe, tell: Tell, receiver: Receiver, later: Later
 ) -> None:

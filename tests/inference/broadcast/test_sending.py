@@ -41,6 +41,7 @@ from tests.support.broadcast.destinations import (
 )
 from tests.support.broadcast.feeds import Feed, make_some
 from tests.support.broadcast.traces import TAKEN, TraceReceiver
+from tests.support.database import snapshots
 from tests.support.database.locks import beside, locked
 from tests.support.factories import Tenant
 from tests.support.governance import make_key, make_workspace
@@ -408,6 +409,22 @@ def test_a_result_after_a_new_beginning_is_dropped(tenant: Tenant) -> None:
     store_failure(page, SendingOutcome("The receiver answered with HTTP 500.", 500), clock.now())
     after = progress_of(destination)
     assert (after.cursor_at, after.sent, after.failures) == (begun, 0, 0)
+
+
+def test_a_failure_of_an_earlier_receiver_does_not_pause_the_present_one(tenant: Tenant) -> None:
+    destination = broadcast_to(tenant.workspace, "https://otel.example.com/v1/traces")
+    BroadcastProgress.objects.update(failures=12)
+    made = make_past_generation(tenant)
+    loaded = load_destination(destination.pk)
+    assert loaded is not None
+    page = Page(loaded, [made], cursor_at=made.created_at, cursor_id=made.pk)
+    moved = replace(destination.receiver(), url="https://new.example.com/v1/traces")
+    assert destination.edit(find_receiver=lambda _: moved)
+    assert progress_of(destination).failures == 0
+    with snapshots.unchanged():
+        for status in (500, 400):
+            outcome = SendingOutcome("It failed.", status, retry_after=600)
+            store_failure(page, outcome, clock.now())
 
 
 def test_one_bad_generation_is_given_up_and_named(
