@@ -437,7 +437,7 @@ def _decide_keeping(entry: AdmissionRequest, key: GovernedKey) -> Keeping:
                 "cache. Set is_answer_storage_enabled of the workspace, or leave the header out."
             )
         return _NO_KEEPING
-    if key.policy.zdr or entry.request.preferences.zdr:
+    if _is_zdr(key, entry.request):
         if entry.wants_cache:
             raise InvalidRequest(
                 "X-OpenRouter-Cache: the request must be served with zero data retention, which "
@@ -446,6 +446,18 @@ def _decide_keeping(entry: AdmissionRequest, key: GovernedKey) -> Keeping:
         return _NO_KEEPING
     is_cached = rules.caches_responses if entry.wants_cache is None else entry.wants_cache
     return Keeping(is_allowed=True, is_cached=is_cached)
+
+
+def _is_zdr(key: GovernedKey, request: InferenceRequest) -> bool:
+    return bool(key.policy.zdr or request.preferences.zdr)
+
+
+def keep_less(admission: Admission, key: GovernedKey) -> None:
+    """Keeps nothing more of a running request than its key's present rules allow."""
+    if not key.rules.keeps_answers or _is_zdr(key, admission.request):
+        admission.keeping = _NO_KEEPING
+    if admission.is_logged:
+        admission.is_logged = is_logged(admission, key)
 
 
 def is_logged(admission: Admission, key: GovernedKey) -> bool:

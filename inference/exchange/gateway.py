@@ -31,7 +31,7 @@ from config.server.bulkheads import Bulkheads, Occupancy
 from config.server.load.large_work import LARGE_BYTES, LargeWork
 from inference.admission.admit import AdmissionLanes, Repinned
 from inference.admission.copies.presets import PresetReader
-from inference.admission.decide import Admission, AdmissionRequest, is_logged, judge_repeat
+from inference.admission.decide import Admission, AdmissionRequest, judge_repeat, keep_less
 from inference.admission.recognition import RecognizedKey, Recognizer
 from inference.admission.replan import replan
 from inference.exchange.attempts import FAILURES, Attempts, Stream
@@ -202,8 +202,7 @@ class Gateway:
             self.watcher.note_findings(screened.findings)
             admission.filters, admission.request = key.filters, screened.request
             admission.findings = (*admission.findings, *screened.findings)
-        if admission.is_logged:
-            admission.is_logged = is_logged(admission, key)
+        keep_less(admission, key)
         replan(admission, key, catalog, self.health, tried)
 
     def judge_estimate(

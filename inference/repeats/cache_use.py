@@ -129,6 +129,7 @@ class CacheUse(Tap):
         outcome, body = self._exchange.outcome, self._copy.whole()
         if (
             body is None
+            or not self._exchange.admission.keeping.is_cached
             or outcome is None
             or outcome.usage is None
             or outcome.status != Generation.Status.COMPLETED

@@ -141,6 +141,8 @@ class Keeper:
             await self._keep(answer)
 
     async def _keep(self, answer: KeptResponse) -> None:
+        if not self._exchange.admission.keeping.is_allowed:
+            return  # its rules have changed between two attempts
         await self._answers.keep(
             answer,
             self._exchange.organization_id,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,11 +12,12 @@ from django.db import connection
 
 from accounts.models import ApiKey, Guardrail
 from catalog.models import ModelEndpoint, PriceVersion
-from inference.models import Generation
+from inference.models import Generation, KeptAnswer
 from tests.support import factories
 from tests.support.bulkheads.limits import limit
 from tests.support.database.locks import release
 from tests.support.governance import make_guardrail
+from tests.support.inference.repeats import keep_answers
 from tests.support.inference.site import Site, content_of, events_of
 from tests.support.ledger import assert_in_order
 
@@ -41,12 +42,17 @@ def set_price(endpoint: ModelEndpoint, prompt: str, completion: str) -> PriceVer
 
 
 def ask(
-    site: Site, change: Callable[[], object], *, stream: bool, **fields: Any
+    site: Site,
+    change: Callable[[], object],
+    *,
+    stream: bool,
+    headers: Mapping[str, str] = METADATA,
+    **fields: Any,
 ) -> requests.Response:
     """Asks the first endpoint, and makes a change before it fails."""
     body = site.chat_body("one two", stream=stream, provider={"order": ORDER}, **fields)
     with ThreadPoolExecutor(1) as pool:
-        answered = pool.submit(site.post, body, headers=METADATA)
+        answered = pool.submit(site.post, body, headers=headers)
         site.eventually(lambda: len(site.dialled()) == 1)
         try:
             change()
@@ -208,6 +214,23 @@ def test_the_fallback_obeys_a_content_filter_that_is_new(
 
     assert content(ask(site, change, stream=stream), stream=stream) == "You said: one [NUMBER]"
     assert_in_order()
+
+
+@pytest.mark.parametrize(
+    "headers", [{"X-OpenRouter-Cache": "true"}, {"Idempotency-Key": "order 17 / try 1"}]
+)
+def test_an_answer_is_not_kept_if_zero_retention_begins_before_the_fallback(
+    site: Site, second: ModelEndpoint, stream: bool, headers: dict[str, str]
+) -> None:
+    keep_answers(site.tenant)
+    factories.change(second, zdr=True)
+
+    def change() -> None:
+        Guardrail.objects.edit_workspace_default(site.tenant.workspace, enforce_zdr=True)
+
+    assert content(ask(site, change, stream=stream, headers=headers), stream=stream) == ANSWER
+    assert site.settled().provider_name == second.provider.name
+    assert not KeptAnswer.objects.exists()
 
 
 def test_requests_whose_fallbacks_fail_together_are_not_told_of_each_other(
