@@ -20,7 +20,7 @@ class MemberForm(ConsoleForm):
         # Django does not check the unique constraint when the organization is not on the form.
         organization_id = getattr(cleaned.get("organization"), "pk", self.instance.organization_id)
         others = Member.objects.for_organization(organization_id).exclude(pk=self.instance.pk)
-        if "email" in cleaned and others.filter(email=cleaned["email"]).exists():
+        if "email" in cleaned and others.filter(email__iexact=cleaned["email"]).exists():
             self.add_error("email", "Another member of the organization has this address.")
         return cleaned
 
