@@ -287,7 +287,7 @@ class ApiKey(BaseModel):
         ``rate_limits`` are changes as :meth:`RateLimitManager.change` takes them. Raises
         :class:`ApiKeyNotFound` when the key was revoked meanwhile, :class:`KeyRotated` for a former
         secret, and :class:`WorkspaceNotFound` when the key would become usable in a deleted
-        workspace.
+        workspace; a management key is of the organization.
         """
         with transaction.atomic():
             self._lock()
@@ -297,7 +297,8 @@ class ApiKey(BaseModel):
                 raise KeyRotated
             if changes.keys() & {"workspace_id", "disabled"}:
                 Organization.objects.lock(self.organization_id)
-            if "workspace_id" in changes or changes.get("disabled") is False:
+            is_resumed = changes.get("disabled") is False and not self.is_management
+            if "workspace_id" in changes or is_resumed:
                 require_workspace(changes.get("workspace_id", self.workspace_id))
             is_limited = False
             if "rate_limits" in changes:

@@ -34,6 +34,7 @@ from tests.support.database.locks import waiting
 from tests.support.factories import Tenant
 from tests.support.governance import (
     caller,
+    issue_key,
     make_guardrail,
     make_key,
     make_member,
@@ -42,6 +43,7 @@ from tests.support.governance import (
     refused,
     send,
     stamp,
+    status_of,
     told,
 )
 
@@ -396,6 +398,14 @@ def test_delete_ignores_inactive_moved_and_management_keys(tenant: Tenant, state
     workspace.close()
     key.refresh_from_db()
     assert key.disabled is (state in ("revoked", "expired"))
+
+
+def test_a_management_key_of_a_deleted_workspace_is_paused_and_resumed(tenant: Tenant) -> None:
+    workspace = make_workspace(tenant.organization)
+    key, secret = issue_key(tenant, workspace=workspace, is_management=True)
+    workspace.close()
+    assert (key.pause(), status_of(secret)) == (True, 401)
+    assert (key.resume(), status_of(secret)) == (True, 200)
 
 
 def test_delete_of_the_default_workspace_needs_confirmation(
