@@ -221,7 +221,10 @@ class Guardrail(BaseModel):
         return self._unassign(KeyAssignment, "api_key", keys)
 
     def assign_members(self, members: Collection[Member], *, by: str) -> int:
-        """Assigns this guardrail to members, replacing others; returns how many members changed."""
+        """Assigns this guardrail to members, replacing others; returns how many members changed.
+
+        Raises :class:`MemberNotFound` when one was deleted meanwhile.
+        """
         return self._assign(MemberAssignment, "member", members, by)
 
     def unassign_members(self, members: Collection[Member]) -> int:
@@ -239,6 +242,8 @@ class Guardrail(BaseModel):
             self._lock_present()
             manager: Any = kind._default_manager
             changed = {subject.pk: subject for subject in subjects}
+            if kind is MemberAssignment:
+                Member.objects.require_present(*changed)
             present = manager.filter(guardrail=self, **{f"{name}__in": changed})
             for pk in present.values_list(f"{name}_id", flat=True):
                 del changed[pk]

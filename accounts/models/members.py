@@ -50,12 +50,12 @@ class MemberQuerySet(OwnedQuerySet["Member"]):
         if self.for_organization(organization_id).filter(email__iexact=email).exists():
             raise MemberExists
 
-    def require_present(self, pk: uuid.UUID) -> None:
-        """Raises :class:`MemberNotFound` for a deleted member.
+    def require_present(self, *ids: uuid.UUID) -> None:
+        """Raises :class:`MemberNotFound` if one of the members is deleted.
 
         The caller has locked the organization.
         """
-        if not self.filter(pk=pk, deleted_at=None).exists():
+        if self.filter(pk__in=ids, deleted_at=None).count() < len(set(ids)):
             raise MemberNotFound
 
 

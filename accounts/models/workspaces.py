@@ -310,9 +310,13 @@ class Workspace(LoggingSettings, BaseModel):
         )
 
     def add_members(self, members: Collection[Member]) -> int:
-        """Adds members with their current role and returns how many were new."""
+        """Adds members with their current role and returns how many were new.
+
+        Raises :class:`MemberNotFound` when one was deleted meanwhile.
+        """
         with transaction.atomic():
             self._lock_present()
+            Member.objects.require_present(*(member.pk for member in members))
             if self.is_default:
                 return 0
             present = set(self.memberships.values_list("member_id", flat=True))

@@ -94,7 +94,8 @@ class SubscriptionManager(models.Manager.from_queryset(SubscriptionQuerySet)):  
         """Creates a subscription, and returns it with the secret of its signatures, if it has one.
 
         Without an ``organization`` it belongs to the operators and gets the events of all.
-        Raises :class:`InvalidWebhookURL`, :class:`InvalidRequest` for unknown kinds, and
+        Raises :class:`InvalidWebhookURL`, :class:`InvalidRequest` for unknown kinds,
+        :class:`MemberNotFound` when the member was deleted meanwhile, and
         :class:`OrganizationLimitReached`.
         """
         row = Subscription(
@@ -115,6 +116,8 @@ class SubscriptionManager(models.Manager.from_queryset(SubscriptionQuerySet)):  
                 Organization.objects.lock_with_room(
                     organization.pk, OrganizationLimit.WEBHOOKS, present
                 )
+            if member is not None:
+                Member.objects.require_present(member.pk)
             row.save(force_insert=True)
         return row, secret
 

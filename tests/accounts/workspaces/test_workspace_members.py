@@ -13,12 +13,21 @@ import pytest
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from accounts.models import ApiKey, Member, Workspace, WorkspaceMember
+from accounts.models import (
+    ApiKey,
+    Member,
+    MemberNotFound,
+    Subscription,
+    Workspace,
+    WorkspaceMember,
+    remove_member,
+)
 from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.governance import (
     ask_service,
+    make_guardrail,
     make_key,
     make_member,
     make_workspace,
@@ -167,6 +176,25 @@ def test_unknown_members_change_nothing(
             for change in (add, remove):
                 response = change(management, mine, unknown)
                 assert (response.status_code, response.json()) == (404, missing("member"))
+
+
+def test_a_member_who_was_deleted_meanwhile_joins_nothing(
+    tenant: Tenant, workspace: Workspace
+) -> None:
+    stale = make_member(tenant.organization)
+    guardrail = make_guardrail(workspace)
+    remove_member(Member.objects.get(pk=stale.pk))
+    with snapshots.unchanged():
+        for attempt in (
+            lambda: workspace.add_members([stale]),
+            lambda: tenant.workspace.add_members([stale]),
+            lambda: guardrail.assign_members([stale], by="test"),
+            lambda: Subscription.objects.create_subscription(
+                organization=tenant.organization, form="email", member=stale
+            ),
+        ):
+            with pytest.raises(MemberNotFound):
+                attempt()
 
 
 @pytest.mark.parametrize(
