@@ -793,7 +793,7 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
             if has_moved:
                 self.declared_region, self.declared_zdr, self.tested_parameters = None, None, []
             self.save_fields("validation", "declared_region", "declared_zdr", "tested_parameters")
-            self.attest(by="")
+            self.attest(by=current_actor())
 
     def record_revalidation(self, validation: Validation) -> None:
         """ANY → same. Stores a validation; makes it current if it is of this configuration."""

@@ -9,7 +9,7 @@ import pytest
 from rest_framework.test import APIClient
 
 from accounts.admin.credentials import ByokAddForm
-from accounts.models import ByokCredential
+from accounts.models import ApiKey, ByokCredential
 from accounts.policy import Policy
 from catalog.models import Provider
 from catalog.visibility import exclusions
@@ -284,7 +284,11 @@ def test_what_a_disabled_endpoint_inherits_is_proven_again(
     with snapshots.unchanged():
         assert_refused(manager.post(f"{path}/enable"), 409, "validation_stale")
     # What was declared was said of the deployment at the old address.
-    assert PrivateEndpoint.objects.get().declared_zdr is (None if "base_url" in change else True)
+    endpoint = PrivateEndpoint.objects.get()
+    assert endpoint.declared_zdr is (None if "base_url" in change else True)
+    assert endpoint.attestation is not None
+    key = ApiKey.objects.get(name="management")
+    assert endpoint.attestation.stated_by == f"key {key.label}"
     provider.edit(base_url=site.upstream.base_url, is_keyless=True)
     assert_refused(manager.post(f"{path}/enable"), 409, "validation_stale")
     again = {"workspace_id": str(site.tenant.workspace.pk), "again": True}
