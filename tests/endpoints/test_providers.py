@@ -352,6 +352,25 @@ def test_a_later_provider_of_the_catalogue_captures_no_slug(site: Site, manager:
     assert manager.post(ENDPOINTS, body_of(site)).json()["data"]["provider_name"] == "My Rack"
 
 
+def test_the_name_of_a_deleted_provider_lists_no_later_one_of_the_catalogue(
+    open_site: Site, manager: APIClient
+) -> None:
+    """A request that still names the private provider is meant for no other one."""
+    site = open_site
+    make_own(site.tenant, base_url=site.upstream.base_url, is_keyless=True)
+    created = activate(site, manager).json()["data"]["id"]
+    assert manager.delete(f"{ENDPOINTS}/{created}").status_code == 200
+    assert manager.delete(f"{ROUTE}/my-rack").status_code == 200
+    site.publish(provider=site.another_provider("my-rack", name="My Rack"))
+    site.upstream.is_keyless = False
+    site.upstream.clear()
+    for named in ({"order": ["my-rack"]}, {"only": ["My Rack"]}):
+        assert site.chat("one two", provider=named).status_code == 404
+    assert site.dialled() == []
+    assert manager.delete(f"{ENDPOINTS}/{created}?release=true").status_code == 200
+    assert site.chat("one two").status_code == 200
+
+
 def test_a_private_endpoint_at_a_keyless_catalogue_provider_needs_no_key(
     open_site: Site, manager: APIClient
 ) -> None:

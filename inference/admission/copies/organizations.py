@@ -104,7 +104,7 @@ class OrganizationCopy:
 
     It does not depend on the catalogue: :meth:`resolve` adds what the present one says about the
     models and providers. The credentials have neither hosts nor a provider yet. ``own_models`` has
-    deleted ones that endpoints keep private.
+    deleted ones that endpoints keep private, and ``gone_providers`` those of such endpoints.
     """
 
     version: int
@@ -114,6 +114,7 @@ class OrganizationCopy:
     aliases: AliasTable = NO_ALIASES
     kept_models: Mapping[uuid.UUID, KeptModel] = field(default_factory=dict)
     own_providers: Mapping[uuid.UUID, CatalogProvider] = field(default_factory=dict)
+    gone_providers: Mapping[uuid.UUID, CatalogProvider] = field(default_factory=dict)
     own_models: Mapping[uuid.UUID, CatalogModel] = field(default_factory=dict)
     _resolved: OrganizationSnapshot | None = None
     _models: Mapping[uuid.UUID, CatalogModel] = field(default_factory=dict)
@@ -174,7 +175,10 @@ class OrganizationCopy:
             model = self._find_model(catalog, model_id)
             kept = self.kept_models.get(model_id, _NOTHING_KEPT)
             if model is not None:
-                found = (self.find_provider(key, catalog.providers) for key in kept.providers)
+                found = (
+                    self.find_provider(key, catalog.providers) or self.gone_providers.get(key)
+                    for key in kept.providers
+                )
                 names = frozenset(
                     name.lower()
                     for provider in found
@@ -253,7 +257,12 @@ def load_organizations(ids: Collection[uuid.UUID]) -> dict[uuid.UUID, Organizati
             rules=rules_of[each.pk],
             aliases=make_table(aliases_of.get(each.pk, ())),
             kept_models=_keep_models(kept_of.get(each.pk, ())),
-            own_providers={one.provider_id: one for one in providers_of.get(each.pk, ())},
+            own_providers={
+                one.provider_id: one for one in providers_of.get(each.pk, ()) if one.is_listed
+            },
+            gone_providers={
+                one.provider_id: one for one in providers_of.get(each.pk, ()) if not one.is_listed
+            },
             own_models={one.model_id: one for one in models_of.get(each.pk, ())},
         )
         for each in organizations
@@ -281,7 +290,10 @@ def _prepare(count: int) -> Reading:
         Validation.objects.filter(pk__in=own.values("validation")),
         usable.order_by("provider_slug", "sort_order", "created_at"),
         ModelAlias.objects.filter(organization__in=ids),
-        PrivateProvider.objects.filter(organization__in=ids, deleted_at=None),
+        PrivateProvider.objects.filter(
+            Q(deleted_at=None) | Q(pk__in=withdrawn.values("private_provider")),
+            organization__in=ids,
+        ),
         *select_rules(ids),
     )  # fmt: skip
 
@@ -388,7 +400,7 @@ def _make_provider(row: PrivateProvider) -> CatalogProvider:
         row.dialect,
         row.base_url,
         trains_on_prompts=False,
-        is_listed=True,
+        is_listed=row.is_listed,
         secret=NO_SECRET if row.is_keyless else None,
         is_own=True,
     )
