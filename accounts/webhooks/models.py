@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final, Self
 
+import pgtrigger
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models, transaction
@@ -474,6 +475,12 @@ class Delivery(models.Model):
                 condition=Q(status="delivered", delivered_at__isnull=False)
                 | ~Q(status="delivered"),
                 name="delivery_stamp",
+            ),
+        ]
+        triggers = [
+            # Only people send a test, or an event again: nobody is named while `work` delivers.
+            Audit(
+                operation=pgtrigger.Insert | pgtrigger.Update, condition="NEW.status = 'pending'"
             ),
         ]
 

@@ -10,9 +10,10 @@ from django.db import connection
 from django.test import Client
 from rest_framework.test import APIClient
 
-from accounts.models import Organization
+from accounts.models import ApiKey, Delivery, Organization
 from accounts.webhooks.manual import MOST_IN_A_MINUTE, ManualSends, TooManySends
 from accounts.webhooks.models import Subscription
+from config.audit.entries import AuditEntry
 from config.clocks.clock import clock
 from tests.support import factories
 from tests.support.console import messages_of
@@ -66,6 +67,27 @@ def test_an_organization_sends_at_most_60_tests_and_redeliveries_a_minute(tenant
     assert api.post(f"{create(api)}/test").status_code == 429
     theirs = factories.client(other.management_key)
     assert theirs.post(f"{create(theirs)}/test").status_code == 202
+
+
+def test_tests_and_redeliveries_are_in_the_audit_log(operator: Client, tenant: Tenant) -> None:
+    api = factories.client(tenant.management_key)
+    address = create(api)
+    sent = api.post(f"{address}/test").json()["data"]["id"]
+    # What `work` writes has no actor.
+    Delivery.objects.update(attempts=3)
+    assert api.post(f"{address}/deliveries/{sent}/redeliver").status_code == 202
+    Delivery.objects.update(status="failed")
+    press(operator, Delivery.objects.get(), "redeliver")
+    key = f"key {ApiKey.objects.get(name='management').label}"
+    entries = AuditEntry.objects.filter(kind="accounts.delivery").order_by("id")
+    assert [(each.actor, each.action, each.change) for each in entries] == [
+        (key, "POST /api/v1/webhooks/{pk}/test", "created"),
+        (key, "POST /api/v1/webhooks/{pk}/deliveries/{delivery}/redeliver", "changed"),
+        ("operator operator", "admin: accounts_delivery_redeliver", "changed"),
+    ]
+    assert {(each.object_id, each.organization_id) for each in entries} == {
+        (sent, tenant.organization.pk)
+    }
 
 
 def test_a_test_that_is_refused_otherwise_does_not_count(tenant: Tenant) -> None:
