@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 import pytest
+from django.db import connection
 from rest_framework.test import APIClient
 
 from accounts.admin.credentials import ByokAddForm
@@ -13,6 +15,7 @@ from accounts.models import ApiKey, ByokCredential
 from accounts.policy import Policy
 from catalog.models import Provider
 from catalog.visibility import exclusions
+from config.clocks.clock import clock
 from config.credentials import Secret
 from endpoints.models import PrivateEndpoint, PrivateProvider
 from inference.admission.copies.organizations import load_organization
@@ -350,6 +353,39 @@ def test_a_later_provider_of_the_catalogue_captures_no_slug(site: Site, manager:
     [request] = site.upstream.requests
     assert "own-secret" not in request.headers["authorization"]
     assert manager.post(ENDPOINTS, body_of(site)).json()["data"]["provider_name"] == "My Rack"
+
+
+@pytest.mark.parametrize(
+    ("later", "is_disabled"),
+    [
+        ([], True),
+        (["captured"], True),
+        (["edited"], True),
+        (["captured", "edited"], False),
+        (["made anew"], False),
+    ],
+)
+def test_an_upgrade_disables_what_a_deleted_provider_has_left(
+    tenant: Tenant, later: list[str], is_disabled: bool
+) -> None:
+    """Release 1.0.0 deleted a provider whose credentials were stored."""
+    provider: Any = make_own(tenant)
+    credential = factories.make_credential(tenant, provider)
+    stranger = factories.make_tenant("Other")
+    factories.make_credential(stranger, provider)
+    PrivateProvider.objects.update(deleted_at=clock.now())
+    if "captured" in later:
+        factories.make_provider("my-rack")
+        factories.make_credential(tenant, provider)
+    if "edited" in later:
+        credential.edit(name="mine")
+    if "made anew" in later:
+        make_own(tenant)
+    orphans = import_module("endpoints.migrations.0002_orphan_credentials").ORPHANS
+    with connection.cursor() as cursor:
+        cursor.execute(orphans)
+    found = ByokCredential.objects.filter(disabled=True)
+    assert list(found) == ([credential] if is_disabled else [])
 
 
 def test_the_name_of_a_deleted_provider_lists_no_later_one_of_the_catalogue(
