@@ -110,8 +110,8 @@ def _read_rows(lines: Iterable[bytes], organization_id: UUID | None) -> dict[str
     for line, row in rows:
         if row.name in first:
             problems.add(line, f"the same name as line {first[row.name]}")
-        elif row.targets != (present := stored.get(row.name, [])) and (
-            problem := find_problem(row.name, row.targets, known=known.union(present))
+        elif row.targets != (present := stored.get(row.name)) and (
+            problem := find_problem(row.name, row.targets, known=known.union(present or ()))
         ):
             problems.add(line, problem)
         first.setdefault(row.name, line)

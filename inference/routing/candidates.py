@@ -622,7 +622,7 @@ class _Search:
         What none of them lists decides nothing: it is left out on the way, and named.
         """
         request = self._request
-        asked = name_asked(request.fields, request.fields.keys() & FORMS)
+        asked = name_asked(request.fields, request.parameters.intersection(FORMS))
         if request.server_tools.searches and not request.server_tools.has_functions:
             asked -= {"tools", "tool_choice"}
         able = contenders

@@ -201,7 +201,8 @@ def test_import_command_lists_its_plan_and_changes_nothing(db: None, tmp_path: P
     before = snapshots.everything()
     report = CREATED | {"dry_run": True}
     rates = {
-        "prompt": "0.0000005", "completion": "1", "image": "0.1", "image_token": "0.00003",
+        "prompt": "0.0000005", "completion": "1", "image": "0.1", "input_cache_read": "0",
+        "image_token": "0.00003",
     }  # fmt: skip
     steps = [
         {"kind": "providers", "row": "acme", "fate": "create"},
@@ -231,7 +232,7 @@ def test_import_command_lists_its_plan_and_changes_nothing(db: None, tmp_path: P
             (
                 "create: endpoints 'acme/falcon-2026-06-01 acme falcon global': "
                 "Prompt: – → $0.5 per million; Completion: – → $1,000,000 per million; "
-                "Image in the prompt: – → $0.1 per image; "
+                "Image in the prompt: – → $0.1 per image; Cache read: – → $0 per million; "
                 "Tokens of generated images: – → $30 per million"
             ),
         ]

@@ -28,6 +28,10 @@ _FIELDS: Final[dict[str, Any]] = {
     "input": [{"role": "user", "content": QUESTION}],
     "max_output_tokens": MAX_TOKENS,
 }
+_ASKED: Final[dict[Operation, dict[str, Any]]] = {
+    Operation.CHAT: {"messages": _MESSAGES},
+    Operation.TEXT: {"prompt": QUESTION},
+}
 
 
 class ChatProbe(StreamedProbe):
@@ -84,9 +88,7 @@ class ChatProbe(StreamedProbe):
         raise first
 
     def _fields(self) -> dict[str, Any]:
-        is_text = self.caller.call.operation is Operation.TEXT
-        asked = {"prompt": QUESTION} if is_text else {"messages": _MESSAGES}
-        return {**asked, **self._bound}
+        return {**_ASKED[self.caller.call.operation], **self._bound}
 
 
 class ResponsesProbe(StreamedProbe):
