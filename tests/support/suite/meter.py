@@ -35,8 +35,9 @@ from tests.support.suite.reach import TESTS
 from tests.support.suite.tiers import GUARD, SELECTION, Rules, Selection, function_of, is_whole
 
 TOLERANCE: Final = 1.1
-# How much dearer a busy machine may make a whole run.
-BUSY: Final = 1.75
+# How much dearer a busy or slow machine may make a whole run: the same tests have cost 2,108 seconds
+# on one day and 3,543 on another.
+BUSY: Final = 3.0
 # A test that costs more does not belong to the quick tier.
 DEAR_SECONDS: Final = 0.2
 CORE: Final = "core"
