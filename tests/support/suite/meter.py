@@ -35,8 +35,8 @@ from tests.support.suite.reach import TESTS
 from tests.support.suite.tiers import GUARD, SELECTION, Rules, Selection, function_of, is_whole
 
 TOLERANCE: Final = 1.1
-# How much dearer a busy or slow machine may make a whole run: the same tests have cost 2,108 seconds
-# on one day and 3,543 on another, the quick ones 345 and 1,074, whatever a loop of arithmetic takes.
+# How much dearer a busy or slow machine may make a whole run: the same tests have cost 2,108
+# seconds on one day and 3,543 on another, the quick ones 345 and 1,074.
 BUSY: Final = 4.0
 # A test that costs more does not belong to the quick tier.
 DEAR_SECONDS: Final = 0.2
