@@ -287,7 +287,7 @@ class ApiKey(BaseModel):
         ``rate_limits`` are changes as :meth:`RateLimitManager.change` takes them. Raises
         :class:`ApiKeyNotFound` when the key was revoked meanwhile, :class:`KeyRotated` for a former
         secret, and :class:`WorkspaceNotFound` when the key would become usable in a deleted
-        workspace; a management key is of the organization.
+        workspace. A management key may: it belongs to the whole organization.
         """
         with transaction.atomic():
             self._lock()
@@ -311,7 +311,7 @@ class ApiKey(BaseModel):
     def _lock(self) -> None:
         """Locks the row and those of its former secrets, and reads the row.
 
-        Whoever refers to the key meanwhile, such as an assignment, does not wait for that.
+        An assignment of the key, which refers to the row, does not wait for this lock.
         """
         self.refresh_from_db(from_queryset=ApiKey._base_manager.select_for_update(no_key=True))
         ApiKey.objects.filter(successor=self.pk, deleted_at=None).lock_in_order()

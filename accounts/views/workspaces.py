@@ -88,9 +88,9 @@ class WorkspaceViewSet(CreatingViewSet):
     def partial_update(self, request: Request, workspace_ref: str) -> Response:
         """Changes the fields that are sent; `null` clears a field."""
         fields = self.read_body(UpdateWorkspaceSerializer)
-        if "fallback" in fields:
-            require_one_person(request, ChangeKind.GUARDRAILS)
         workspace = self.get_object()
+        if fields.get("fallback", workspace.fallback) != workspace.fallback:
+            require_one_person(request, ChangeKind.GUARDRAILS)
         workspace.edit(**fields)
         return self.respond(workspace)
 

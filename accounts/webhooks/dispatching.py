@@ -28,7 +28,7 @@ from config.clocks.clock import clock
 from config.events.outbox import Event, first_event_id
 from config.outbound.engine import RowLocked, short_locks
 
-# Events of one organization that a subscription gets in an hour.
+# Events of one organization, or of one kind without one, that a subscription gets in an hour.
 HOURLY: Final = {"webhook": 1_000, "slack": 20, "email": 20}
 _HOUR: Final = timedelta(hours=1)
 _BATCH: Final = 200

@@ -61,8 +61,8 @@ def create_alias(*, organization_id: UUID | None, name: str, targets: Sequence[s
 def edit_alias(alias: ModelAlias, **changes: Any) -> bool:
     """Changes the name or the targets; returns whether anything changed.
 
-    Targets that it has already stay, also without a model: requests pass them over.
-    Raises the errors of :func:`create_alias`, and :class:`AliasNotFound` if it is gone.
+    A target that it has already may stay when its model has left: requests pass over it. Raises
+    the errors of :func:`create_alias`, and :class:`AliasNotFound` if it is gone.
     """
     with transaction.atomic():
         lock_owner(alias.organization_id)

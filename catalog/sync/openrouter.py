@@ -95,8 +95,7 @@ def _read_pricing(pricing: Any) -> dict[str, Any]:
     if not FREE.keys() <= rates.keys():
         return {}
     # A share that is taken off every rate.
-    if rate := read_rates(pricing, {"discount": "discount"}):
-        rates |= rate
+    rates |= read_rates(pricing, {"discount": "discount"})
     overrides = pricing.get("overrides")
     if isinstance(overrides, list) and overrides:
         rates["overrides"] = [_read_override(one) for one in overrides]

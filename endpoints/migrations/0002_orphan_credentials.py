@@ -6,8 +6,8 @@ the catalogue, would get the secrets. Owners find them as before, and may enable
 
 from django.db import migrations
 
-# Of a provider that was made anew they are in use, and what was edited since is meant as it is if
-# the catalogue has the slug.
+# A provider of the slug that was made anew uses them. Where the catalogue has the slug, its provider
+# uses those that their owner has edited since.
 ORPHANS = """
 UPDATE accounts_byokcredential AS c SET disabled = true, updated_at = now()
 FROM endpoints_privateprovider AS gone

@@ -127,8 +127,9 @@ class Ranking:
         self._is_one_partition = sort is not None and _is_one_partition(preferences)
         self._sort: str | None = sort
         # A session should stay at its endpoint, so it is drawn rather than sorted by default.
-        self._default_sort = defaults.provider_sort if request.session_id is None else None
         self._order = [name.lower() for name in preferences.order or ()]
+        is_sorted = request.session_id is None and not self._order
+        self._default_sort = defaults.provider_sort if is_sorted else None
         self._health_of = health_of
         self._seed = seed
         self._is_session = request.session_id is not None
@@ -186,8 +187,7 @@ class Ranking:
             sort = self._sort or (_sort_of(variants) if variants else None)
         if sort is None and route.is_private and self._pools is not None:
             return self._pools.measure(route)
-        if not self._order:
-            sort = sort or self._default_sort
+        sort = sort or self._default_sort
         price = route.price.of_text
         if sort is None and self._seed is not None:
             return _draw(self._seed, route.endpoint_id.bytes, float(price))

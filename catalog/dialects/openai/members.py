@@ -249,11 +249,8 @@ def measure_choices(
     total = 0
     for choice in choices:
         part = choice.delta or choice.message
-        for text in () if part is None else part.texts:
-            if text:
-                total += measure(text)
-        if choice.text:
-            total += measure(choice.text)
+        texts = [] if part is None else part.texts
+        total += sum(measure(text) for text in (*texts, choice.text) if not is_null(text))
     return total
 
 

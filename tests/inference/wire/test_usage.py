@@ -246,6 +246,12 @@ ROWS: Final = {
     "two choices of calls": Row(several(usage(30, 20), tool_calls=[
         {"id": "call_" + "0" * 24, "type": "function",
          "function": {"name": "look", "arguments": '{"a": 1}'}}]), (30, 20), 70_000, choices=2),
+    # A delta names what it does not have, too.
+    "two streamed choices of many short pieces": Row(
+        stream(*(delta("a", index=at % 2) for at in range(40)),
+               {"choices": [{"index": 0, "delta": {"content": None}, "finish_reason": "stop"}]},
+               {"choices": [{"index": 1, "delta": {"refusal": None}, "finish_reason": "stop"}]},
+               alone(30, 20)), (30, 20), 70_000, choices=2),
     "two streamed choices in Hindi, one usage": Row(
         stream(delta("नमस्ते दुनिया, आप कैसे हैं?"), delta("नमस्ते दुनिया, आप कैसे हैं?", index=1),
                delta("", "stop"), delta("", "stop", index=1), alone(30, 20)),
