@@ -123,8 +123,9 @@ class ModelEndpointAdmin(CatalogueAdmin):
         part(
             "List price",
             ("prompt", "completion"),
-            *_OTHER_RATES,
-            ("rules", "basis"),
+            *_OTHER_RATES[:-1],
+            (_OTHER_RATES[-1], "basis"),
+            "rules",
             note="A change creates a new price version. Earlier generations keep "
             "their price. Further rates, and rates under conditions, have a page of their own: "
             "Edit price.",
