@@ -24,7 +24,7 @@ from endusers.models import EndUser
 from tests.support import factories
 from tests.support.browser import MARKS, press, submit_dialog
 from tests.support.catalogue import make_proposal
-from tests.support.console import listing
+from tests.support.console import fingerprint, listing
 from tests.support.console import page as page_path
 from tests.support.governance import make_guardrail
 from tests.support.operators.walks import (
@@ -37,7 +37,6 @@ from tests.support.operators.walks import (
     ask_database,
     assert_refused,
     make_operator,
-    read_rows,
     take_walk,
 )
 
@@ -127,7 +126,7 @@ def limit_models(walk: Walk, scene: Scene, role: str) -> None:
     page.get_by_text("No request has been counted yet.").wait_for()
     submit_dialog(page, "Enforce the shadow")
     assert walk.said() == "The limits of the shadow are enforced."
-    before = ask_database(read_rows)
+    before = ask_database(fingerprint)
     page.get_by_role("link", name="Delete", exact=True).first.click()
     expect(page.locator("#dialog [aria-label=Consequences] li")).to_have_text(
         [
@@ -139,7 +138,7 @@ def limit_models(walk: Walk, scene: Scene, role: str) -> None:
     walk.look("delete-guardrail")
     page.locator("#dialog button", has_text="Cancel").click()
     expect(page.locator("#dialog")).to_be_hidden()
-    assert ask_database(read_rows) == before
+    assert ask_database(fingerprint) == before
 
 
 def suspend(walk: Walk, scene: Scene, role: str) -> None:
@@ -169,7 +168,7 @@ def suspend(walk: Walk, scene: Scene, role: str) -> None:
         assert walk.find_links("Pause", "Revoke") == []
         assert_refused(walk, role, page_path(scene.key, "pause"), page_path(scene.key, "revoke"))
         return
-    before = ask_database(read_rows)
+    before = ask_database(fingerprint)
     page.get_by_role("link", name="Revoke", exact=True).first.click()
     expect(page.locator("#dialog [aria-label=Consequences] li").last).to_have_text(
         "Such requests will get 401."
@@ -178,7 +177,7 @@ def suspend(walk: Walk, scene: Scene, role: str) -> None:
     walk.look("revoke")
     page.keyboard.press("Escape")
     expect(page.locator("#dialog")).to_be_hidden()
-    assert ask_database(read_rows) == before
+    assert ask_database(fingerprint) == before
 
 
 def watch(walk: Walk, scene: Scene, role: str) -> None:

@@ -213,7 +213,7 @@ def fingerprint() -> dict[str, Any]:
     """Returns the version of every row, so that even a write of the same values shows.
 
     Leaves out measurements, which a service that other tests left behind may still write, and
-    sessions: their ends move while an operator works.
+    sessions, which are written once a minute.
     """
     left_out = {apps.get_model(label)._meta.db_table for label in MEASUREMENTS}
     with connection.cursor() as cursor:

@@ -160,7 +160,7 @@ def test_a_revoked_key_is_not_resumed(operator: Client, tenant: Tenant) -> None:
     for verb in ("pause", "resume", "limit-spending"):
         path = f"{page(key).removesuffix('change/')}{verb}/"
         assert operator.post(path, {**SUBMIT, "limit": "1"}).status_code == 302, path
-    assert {**fingerprint(), "django_session": None} == {**before, "django_session": None}
+    assert fingerprint() == before
 
 
 def test_many_keys_are_paused_and_resumed(operator: Client, tenant: Tenant) -> None:
@@ -210,7 +210,7 @@ def test_a_wrong_limit_is_refused_at_its_field(
 
     assert response.status_code == 200
     assert set(response.context["form"].errors) == {field}
-    assert {**fingerprint(), "django_session": None} == {**before, "django_session": None}
+    assert fingerprint() == before
 
 
 def test_the_list_shows_what_keys_have_spent_and_when(operator: Client, tenant: Tenant) -> None:

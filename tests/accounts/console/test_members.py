@@ -19,7 +19,7 @@ def test_a_member_with_keys_is_deleted_after_them(operator: Client, tenant: Tena
     before = fingerprint()
     refused = operator.post(page(member, "remove"), SUBMIT)
     assert refused.status_code == 302
-    assert {**fingerprint(), "django_session": None} == {**before, "django_session": None}
+    assert fingerprint() == before
     assert messages_of(operator.get(listing(Member))) == [
         "The member has 1 API key. Delete them first."
     ]
@@ -38,7 +38,7 @@ def test_a_member_with_keys_is_deleted_after_them(operator: Client, tenant: Tena
     # Again, and by whom may only change members.
     before = fingerprint()
     assert operator.post(page(member, "remove"), SUBMIT).status_code == 302
-    assert {**fingerprint(), "django_session": None} == {**before, "django_session": None}
+    assert fingerprint() == before
     again = make_member(tenant.organization, email=member.email)
     assert again.pk != member.pk
     assert factories.client(tenant.api_key).get("/api/v1/key").status_code == 200
