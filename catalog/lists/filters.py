@@ -34,6 +34,8 @@ CATEGORIES: Final = (
 REGIONS: Final = {"eu": Region.EUROPE, "us": Region.US}
 _MOST_DAYS: Final = 100_000
 _PER_MILLION: Final = -6
+# What a model accepts of which no server has stated it.
+_UNSTATED: Final = frozenset(("text",))
 _NOT_RECORDED: Final = "The catalogue does not record this, so the filtered list is empty."
 _UNRECORDED: Final = (
     "category", "distillable", "min_intelligence_index", "max_intelligence_index",
@@ -175,7 +177,7 @@ def _conditions(values: Mapping[str, Any]) -> Iterable[Condition]:
     if (parameters := get("supported_parameters")) is not None:
         yield lambda model: model.supported_parameters.issuperset(parameters)
     if (inputs := get("input_modalities")) is not None:
-        yield lambda model: model.input_modalities.issuperset(inputs)
+        yield lambda model: (model.input_modalities or _UNSTATED).issuperset(inputs)
     if (names := get("model_authors")) is not None:
         authors = tuple(f"{name.casefold()}/" for name in names)
         yield lambda model: model.folded_slug.startswith(authors)

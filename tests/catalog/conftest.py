@@ -104,7 +104,13 @@ def catalogue(db: None) -> None:
         tokenizer="Llama4",
         endpoint_region="us",
     )
-    publish("birds/wren", created=now - 400 * DAY, output_modalities=["embeddings"], tokenizer=None)
+    publish(
+        "birds/wren",
+        created=now - 400 * DAY,
+        input_modalities=[],
+        output_modalities=["embeddings"],
+        tokenizer=None,
+    )
 
 
 @pytest.fixture

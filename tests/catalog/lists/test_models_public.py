@@ -125,6 +125,8 @@ def test_public_lists_leave_out_unlisted_rows(anonymous: APIClient) -> None:
         ("input_modalities=image,text", [FALCON]),
         ("input_modalities=audio", [OWL]),
         ("input_modalities=image,audio", []),
+        ("input_modalities=text&output_modalities=embeddings", [WREN]),
+        ("input_modalities=image&output_modalities=embeddings", []),
         ("context=131072", [FALCON, HAWK]),
         ("context=131073", [FALCON]),
         ("context=0", [FALCON, HAWK]),
