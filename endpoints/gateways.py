@@ -86,6 +86,9 @@ class _Plan:
         self, organization_id: uuid.UUID, gateway: GatewayFile, count_row: RowListener
     ) -> None:
         self._gateway = gateway
+        credentials = ByokCredential.objects.for_organization(organization_id)
+        list(credentials.order_by("pk").select_for_update().values_list("pk"))
+        imports.lock_drafts(organization_id)
         organizations = Organization.objects.select_for_update(no_key=True)
         self.organization = organizations.get(pk=organization_id)
         self.count_row = count_row
@@ -96,7 +99,8 @@ class _Plan:
         self._keys: dict[tuple[str, Secret], set[str]] = defaultdict(set)
         self._places: dict[tuple[str, str], Mapping[str, str]] = {}
         self._keyless: list[tuple[str, Deployment]] = []
-        self._stored = list(ByokCredential.objects.for_organization(organization_id))
+        # Another import may have stored some before this one came to the organization's lock.
+        self._stored = list(credentials)
 
     def take(self, deployment: Deployment) -> str:
         """Stores an endpoint and its provider; returns the public name of its model.

@@ -134,6 +134,7 @@ def apply(
     problems = Problems()
     with transaction.atomic():
         rows = list(_rows(lines, organization_id, problems))
+        lock_drafts(organization_id)
         # Other creations and edits wait for this lock, so the checks below still hold at the
         # writes.
         organization = Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
@@ -148,6 +149,12 @@ def apply(
         problems.raise_if_any()
         transaction.set_rollback(dry_run)
     return report
+
+
+def lock_drafts(organization_id: uuid.UUID) -> None:
+    """Locks what an import may change; the caller locks the organization after it."""
+    drafts = PrivateEndpoint.objects.for_organization(organization_id)
+    drafts.filter(status=PrivateEndpoint.Status.DRAFT).lock_in_order()
 
 
 def has_endpoint(

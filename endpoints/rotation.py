@@ -66,10 +66,8 @@ def replace_secret(
     """
     with transaction.atomic():
         credential.lock_present()
-        # Admission locks endpoints by key and then the organization, which every write below
-        # locks. So all endpoints are locked before the first write.
         keys = [endpoint.pk for endpoint, _ in tried]
-        list(PrivateEndpoint.objects.select_for_update().filter(pk__in=keys).order_by("pk"))
+        PrivateEndpoint.objects.filter(pk__in=keys).lock_in_order()
         for endpoint, found in tried:
             found.credential_version = credential.version + 1
             endpoint.record_revalidation(found)

@@ -89,6 +89,13 @@ class PrivateEndpointQuerySet(OwnedQuerySet["PrivateEndpoint"]):
     def routable(self) -> Self:
         return self.filter(status=PrivateEndpoint.Status.ACTIVE, deleted_at=None)
 
+    def lock_in_order(self) -> list[PrivateEndpoint]:
+        """Locks the endpoints until the transaction ends, and returns them.
+
+        See :meth:`OrganizationManager.lock` for the order of all locks.
+        """
+        return list(self.order_by("pk").select_for_update())
+
     def shown(self) -> Self:
         """Returns the active endpoints with what shows them, the cheapest first."""
         shown = ("model", "provider", "private_provider", "price", "validation")
@@ -755,18 +762,14 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
         return bool(keeping)
 
     def _lock_keeping(self) -> list[PrivateEndpoint]:
-        """Locks and returns the endpoints of the organization that keep the model private.
-
-        The order of the locks is the same for all of them, so that two releases never wait for
-        each other.
-        """
+        """Locks and returns the endpoints of the organization that keep the model private."""
         rows = PrivateEndpoint.objects.filter(
             organization_id=self.organization_id,
             model_id=self.model_id,
             activated_at__isnull=False,
             released_at=None,
         )
-        return list(rows.order_by("pk").select_for_update())
+        return rows.lock_in_order()
 
     def attest(self, *, by: str) -> None:
         """ANY → same. Appends the present declarations to the history if they are new.

@@ -153,6 +153,9 @@ def edit_own_model(model: LanguageModel, **changes: Any) -> bool:
     :class:`ModelNotFound` for an unknown base.
     """
     with transaction.atomic():
+        if "base_model" in changes:
+            endpoints: Any = model.private_endpoints.filter(deleted_at=None)
+            endpoints.exclude(status="active").lock_in_order()
         _lock_present(model)
         if "base_model" in changes:
             named = changes.pop("base_model")

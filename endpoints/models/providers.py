@@ -167,6 +167,9 @@ class PrivateProvider(BaseModel):
         without a key, or when an endpoint would be left without an address.
         """
         with transaction.atomic():
+            if not changes.keys().isdisjoint(("base_url", "is_keyless")):
+                # An active one may hold up requests, and refuses what would change it.
+                self._endpoints.exclude(status="active").lock_in_order()
             self._lock_present()
             if "base_url" in changes:
                 changes["base_url"] = canonical_base_url(changes["base_url"], self.organization_id)
