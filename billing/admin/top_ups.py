@@ -17,7 +17,7 @@ from billing.models import Deposit, TopUp, chain_name
 from billing.topups import matching
 from config.audit.context import actor_of
 from config.clocks.writing import write_time
-from config.console.actions import Message, transition
+from config.console.actions import Message, bulk_action, transition
 from config.console.base import ConsoleAdmin, ReadOnlyInline
 from config.console.formatting import label_renderer, nano_dollars
 from config.console.forms import NoteField, part
@@ -185,6 +185,7 @@ class DepositAdmin(PaymentMixin, ConsoleAdmin):
     uuid_search_fields = ("id", "organization_id", "top_up_id")
     ordering = ("-created_at",)
     sortable_by = ()
+    actions = ("dismiss_selected",)
     actions_detail = ("credit", "dismiss")
     fieldsets = (
         part(None, ("state", "finding_label"), ("amount", "value"), ("organization", "top_up")),
@@ -246,3 +247,8 @@ class DepositAdmin(PaymentMixin, ConsoleAdmin):
         """
         matching.dismiss(deposit, by=actor_of(request), note=form.cleaned_data["note"])
         return messages.SUCCESS, "The deposit is dismissed."
+
+    @bulk_action("Dismiss the selected deposits", permission="billing.change_deposit")
+    def dismiss_selected(self, request: HttpRequest, deposit: Deposit) -> None:
+        """No organization is credited for them. This cannot be undone."""
+        matching.dismiss(deposit, by=actor_of(request), note="dismissed with others")

@@ -17,6 +17,7 @@ from django.utils import timezone
 from accounts.models import ApiKey
 from billing import reviews
 from billing.models import Account
+from billing.topups import matching
 from catalog.models import CatalogProposal
 from config.apps import Role
 from config.changes.kinds import ChangeKind
@@ -99,6 +100,13 @@ NOUNS: Final = {
             "written_off": lambda row: reviews.write_off(row, by="ann"),
         },
     ),
+    "billing.deposit": Noun(
+        _status,
+        {
+            "under": _nothing,
+            "dismissed": lambda row: matching.dismiss(row, by="ann", note="paid back"),
+        },
+    ),
     "catalog.provider": LISTED,
     "catalog.languagemodel": LISTED,
     "catalog.modelendpoint": LISTED,
@@ -149,6 +157,7 @@ BULK: Final = {
     ),
     ("billing.excess", "charge_selected"): Bulk(MONEY, {"under_review": "charged"}, pays=5),
     ("billing.excess", "write_off_selected"): Bulk(MONEY, {"under_review": "written_off"}),
+    ("billing.deposit", "dismiss_selected"): Bulk(MONEY, {"under": "dismissed"}),
     ("catalog.provider", "delist_selected"): OFF,
     ("catalog.provider", "relist_selected"): ON,
     ("catalog.languagemodel", "delist_selected"): OFF,
