@@ -74,8 +74,9 @@ class _Resolver:
     """Resolves each name once for all callers that wait, and caches the addresses for a while.
 
     A lookup that hangs cannot be stopped, so later callers wait for the same lookup, which takes
-    only one thread, and few lookups of one domain run at once. After `limit` seconds they get the
-    last known addresses, which are checked like any others.
+    only one thread, and few lookups of one domain run at once. They wait `limit` seconds at most.
+    After half of it they get the last known addresses, which are checked like any others: the rest
+    is for connecting.
     """
 
     def __init__(self, resolve: AsyncResolve, *, limit: float, kept_seconds: float) -> None:
@@ -92,11 +93,12 @@ class _Resolver:
         if (lookup := self._lookups.get(key)) is None:
             lookup = self._lookups[key] = asyncio.create_task(self._look_up(host, port))
             lookup.add_done_callback(partial(self._remember, key))
+        last = self._last.get(key, ())
         try:
-            async with asyncio.timeout(self._limit):
+            async with asyncio.timeout(self._limit / 2 if last else self._limit):
                 return await asyncio.shield(lookup)
         except TimeoutError:
-            return self._last.get(key, ())
+            return last
 
     async def _look_up(self, host: str, port: int) -> Sequence[str]:
         domain = ".".join(host.rstrip(".").rsplit(".", 2)[-2:])

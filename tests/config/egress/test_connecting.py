@@ -304,7 +304,7 @@ def test_concurrent_requests_share_one_lookup(
 def test_lookups_of_one_domain_that_hang_leave_threads_to_others(
     policy: EgressPolicy, context: ssl.SSLContext
 ) -> None:
-    policy = replace(policy, connect_timeout=1.5)
+    policy = replace(policy, connect_timeout=4)
     asked: list[str] = []
 
     async def resolve(host: str, port: int) -> list[str]:
@@ -331,7 +331,7 @@ def test_lookups_of_one_domain_that_hang_leave_threads_to_others(
 def test_the_last_addresses_are_used_while_a_lookup_hangs(
     policy: EgressPolicy, context: ssl.SSLContext
 ) -> None:
-    policy = replace(policy, connect_timeout=1.5)
+    policy = replace(policy, connect_timeout=4)
     asked: list[str] = []
 
     async def resolve(host: str, port: int) -> list[str]:
@@ -343,15 +343,12 @@ def test_the_last_addresses_are_used_while_a_lookup_hangs(
     async def run(url: str) -> None:
         async with EgressClient(policy, resolve=resolve, dns_cache_seconds=0) as egress_client:
             assert await one(egress_client, url) == b"hello"
+            dead = asyncio.create_task(one(egress_client, "https://dead.test"))
             for _ in range(2):
-                dead, found = await asyncio.gather(
-                    one(egress_client, "https://dead.test"),
-                    one(egress_client, url),
-                    return_exceptions=True,
-                )
-                assert isinstance(dead, ConnectFailed)
-                assert found == b"hello"
-            assert asked == ["upstream.test", "dead.test", "upstream.test"]
+                assert await one(egress_client, url) == b"hello"
+            with pytest.raises(ConnectFailed):
+                await dead
+            assert sorted(asked) == ["dead.test", "upstream.test", "upstream.test"]
 
     with serving(answering(headers=("Connection: close",)), context) as server:
         uvloop.run(run(upstream(server)))
