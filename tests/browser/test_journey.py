@@ -315,7 +315,6 @@ def test_operator_sets_up_a_customer_who_sends_traffic(
     assert complaints == []
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_page_fits_a_phone_and_shows_no_secret(
     server: str, tenant: Tenant, world: dict[str, Any], part: int

@@ -348,8 +348,6 @@ STORIES: Sequence[Callable[[Walk, Scene, str], None]] = (
 )  # fmt: skip
 
 
-# A walk takes a minute and a half where four processes share a busy core.
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("role", EVERYBODY)
 def test_stories_are_walked_as_each_role(server: str, scene: Scene, role: str) -> None:
     operator = make_operator(None if role == SUPERUSER else Role(role))

@@ -31,6 +31,9 @@ CUT_OFF: Final = """() => [...document.querySelectorAll('#main *')].filter(eleme
 }).map(element => element.tagName + '.' + element.className)"""
 MARKS: Final = (
     pytest.mark.slow,
+    # An alarm in the middle of the driver's event loop would leave every later test waiting for
+    # ever, so a test that hangs ends its process.
+    pytest.mark.timeout(600, method="thread"),
     # WhiteNoise hands its files to an asynchronous server by a synchronous iterator.
     pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume synchronous:Warning"),
     pytest.mark.skipif(not CHROMIUM.exists(), reason="needs Debian's chromium"),

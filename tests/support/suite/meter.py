@@ -260,7 +260,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def room_of(test: str, rules: Rules) -> str:
     """Returns the folder of a test, or ``core`` for a core scenario."""
-    if rules.core & {test, function_of(test)}:
+    if rules.is_core(test):
         return CORE
     parts = test.split("/")
     return parts[1] if len(parts) > 2 else "house"

@@ -62,7 +62,9 @@ class Tier(IntEnum):
 CASES: Final = {Tier.QUICK: 3, Tier.FULL: 8}
 # By what a tier divides the examples of a property and the pages of a crawl.
 DIVISORS: Final = {Tier.QUICK.name: 10, Tier.FULL.name: 4}
-TIMEOUTS: Final = {Tier.QUICK: 60, Tier.FULL: 180, Tier.RELEASE: 900}
+# After so many seconds a test hangs. Those that start processes take minutes where four of them
+# share a busy core.
+TIMEOUTS: Final = {Tier.QUICK: 60, Tier.FULL: 600, Tier.RELEASE: 900}
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,10 @@ class Rules:
             dear=costs["dear"],
             release=rules["release"],
         )
+
+    def is_core(self, test: str) -> bool:
+        """Tells whether a test is a core scenario."""
+        return bool(self.core & {test, function_of(test)})
 
     @property
     def names(self) -> set[str]:
@@ -306,14 +312,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     kept = set(chosen)
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = chosen
+    for item in chosen if selection.tier is Tier.QUICK else ():
+        if selection.rules.is_core(item.nodeid) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TIMEOUTS[Tier.FULL]))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Closes the guard while a test of the quick tier runs that is no core scenario."""
     selection = item.config.stash[SELECTION]
-    names = {item.nodeid, function_of(item.nodeid)}
-    GUARD.is_closed = selection.tier is Tier.QUICK and not selection.rules.core & names
+    GUARD.is_closed = selection.tier is Tier.QUICK and not selection.rules.is_core(item.nodeid)
     try:
         return (yield)
     finally:
