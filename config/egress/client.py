@@ -74,28 +74,30 @@ class _Resolver:
     """Resolves each name once for all callers that wait, and caches the addresses for a while.
 
     A lookup that hangs cannot be stopped, so later callers wait for the same lookup, which takes
-    only one thread, and few lookups of one domain run at once. They wait `limit` seconds at most.
-    After half of it they get the last known addresses, which are checked like any others: the rest
-    is for connecting.
+    only one thread, and few lookups of one domain run at once.
     """
 
-    def __init__(self, resolve: AsyncResolve, *, limit: float, kept_seconds: float) -> None:
+    def __init__(self, resolve: AsyncResolve, *, kept_seconds: float) -> None:
         self._resolve = resolve
-        self._limit = limit
         self._kept_seconds = kept_seconds
         self._lookups: dict[tuple[str, int], asyncio.Task[Sequence[str]]] = {}
         self._last: dict[tuple[str, int], Sequence[str]] = {}
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
-    async def addresses(self, host: str, port: int) -> Sequence[str]:
-        """Returns the unchecked addresses of a name; none if the lookup failed."""
+    async def addresses(self, host: str, port: int, seconds: float) -> Sequence[str]:
+        """Returns the unchecked addresses of a name; none if the lookup failed.
+
+        `seconds` is the limit of the whole connection. After almost half of it, a caller gets the
+        last known addresses: the rest is for connecting. Without these it waits nine tenths, so
+        that errors distinguish a name server that does not answer from a host that does not.
+        """
         key = (host, port)
         if (lookup := self._lookups.get(key)) is None:
             lookup = self._lookups[key] = asyncio.create_task(self._look_up(host, port))
             lookup.add_done_callback(partial(self._remember, key))
         last = self._last.get(key, ())
         try:
-            async with asyncio.timeout(self._limit / 2 if last else self._limit):
+            async with asyncio.timeout(seconds * (0.45 if last else 0.9)):
                 return await asyncio.shield(lookup)
         except TimeoutError:
             return last
@@ -136,11 +138,7 @@ class EgressClient:
     ) -> None:
         self._policy = policy
         self._resolver = _Resolver(
-            resolve or self._resolve_in_thread,
-            # Shorter than the limit of the whole connection, so that errors distinguish a name
-            # server that does not answer from a host that does not.
-            limit=policy.connect_timeout * 0.9,
-            kept_seconds=dns_cache_seconds,
+            resolve or self._resolve_in_thread, kept_seconds=dns_cache_seconds
         )
         self._tls = rules.tls_context(policy.ca_bundle)
         self._targets: dict[tuple[str, Reach], _Target] = {}
@@ -284,7 +282,7 @@ class EgressClient:
         problem: EgressError
         try:
             async with asyncio.timeout(seconds):
-                return await self._connect(*origin)
+                return await self._connect(*origin, seconds)
         except EgressError as exc:
             problem = type(exc)(*exc.args)
         except TimeoutError:
@@ -300,7 +298,9 @@ class EgressClient:
             # The traceback leads to this frame.
             del problem
 
-    async def _connect(self, scheme: str, host: str, port: int, reach: Reach) -> UpstreamConnection:
+    async def _connect(
+        self, scheme: str, host: str, port: int, reach: Reach, seconds: float
+    ) -> UpstreamConnection:
         """Connects to the allowed address that answers first; tries them a short time apart."""
         policy = self._policy.extend(reach)
         addresses: Sequence[str]
@@ -309,12 +309,12 @@ class EgressClient:
         elif is_address(host):
             addresses = [host]
         else:
-            addresses = await self._resolver.addresses(host, port)
+            addresses = await self._resolver.addresses(host, port, seconds)
         is_plain = scheme == "http"
         checked = rules.check_addresses(addresses, policy, port, plain=is_plain)
         proxy = policy.proxy if reach.is_proxied else None
         if proxy is not None and not any(map(policy.is_own, checked)):
-            connected_socket = await self._dial_through(proxy, checked, port)
+            connected_socket = await self._dial_through(proxy, checked, port, seconds)
         else:
             connected_socket = await self._dial(checked, port)
         try:
@@ -349,7 +349,7 @@ class EgressClient:
         )
 
     async def _dial_through(
-        self, proxy: Proxy, addresses: Sequence[str], port: int
+        self, proxy: Proxy, addresses: Sequence[str], port: int, seconds: float
     ) -> socket.socket:
         """Returns a connection to one of the judged addresses, which the operator's proxy makes.
 
@@ -357,7 +357,7 @@ class EgressClient:
         """
         hosts: Sequence[str] = [proxy.host]
         if not is_address(proxy.host):
-            hosts = await self._resolver.addresses(proxy.host, proxy.port)
+            hosts = await self._resolver.addresses(proxy.host, proxy.port, seconds)
         if not hosts:
             raise ProxyFailed("the name of the proxy has no address")
         answer = ""
