@@ -54,7 +54,7 @@ def context(authority: Authority, settings: Any) -> ssl.SSLContext:
     settings.EGRESS_POLICY = EgressPolicy(
         allowed_networks=(ip_network("127.0.0.1/32"),),
         ca_bundle=authority.bundle,
-        connect_timeout=2,
+        connect_timeout=4,
         max_response_bytes=100_000,
     )
     return authority.server_context("127.0.0.1")

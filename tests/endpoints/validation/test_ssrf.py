@@ -99,7 +99,7 @@ def canary() -> Iterator[Canary]:
 @pytest.fixture
 def strict(settings: Any) -> None:
     """Sets an egress policy without allowed networks."""
-    settings.EGRESS_POLICY = EgressPolicy(connect_timeout=2.0)
+    settings.EGRESS_POLICY = EgressPolicy(connect_timeout=10)
 
 
 @pytest.mark.parametrize("url", FORBIDDEN)
