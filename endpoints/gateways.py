@@ -89,8 +89,7 @@ class _Plan:
         credentials = ByokCredential.objects.for_organization(organization_id)
         list(credentials.order_by("pk").select_for_update().values_list("pk"))
         imports.lock_drafts(organization_id)
-        organizations = Organization.objects.select_for_update(no_key=True)
-        self.organization = organizations.get(pk=organization_id)
+        self.organization = Organization.objects.lock(organization_id)
         self.count_row = count_row
         self.known = KnownModels.load()
         self._listed = dict(LanguageModel.objects.listed().values_list("canonical_slug", "slug"))

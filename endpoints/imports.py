@@ -137,7 +137,7 @@ def apply(
         lock_drafts(organization_id)
         # Other creations and edits wait for this lock, so the checks below still hold at the
         # writes.
-        organization = Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
+        organization = Organization.objects.lock(organization_id)
         matches = _match_rows(organization_id, rows)
         _check(organization_id, matches, count, problems)
         problems.raise_if_any()

@@ -43,9 +43,9 @@ class OrganizationManager(models.Manager["Organization"]):
         """Locks an organization's row until the transaction ends and returns it.
 
         Transactions that change an organization's rules or count its rows take this lock, so they
-        run one after another. All take their locks in one order: credentials, private
-        endpoints, API keys, former secrets, the organization, and then its other rows. At commit a
-        trigger locks this row too, after the one that was changed.
+        run one after another. All take their locks in one order: credentials, private endpoints,
+        API keys, former secrets, the organization, and then its other rows. At commit a trigger
+        locks this row too, after the one that was changed.
         """
         return self.select_for_update(no_key=True).get(pk=organization_id)
 

@@ -34,7 +34,7 @@ CATEGORIES: Final = (
 REGIONS: Final = {"eu": Region.EUROPE, "us": Region.US}
 _MOST_DAYS: Final = 100_000
 _PER_MILLION: Final = -6
-# What a model accepts of which no server has stated it.
+# The inputs of a model of which nobody has stated any.
 _UNSTATED: Final = frozenset(("text",))
 _NOT_RECORDED: Final = "The catalogue does not record this, so the filtered list is empty."
 _UNRECORDED: Final = (

@@ -62,8 +62,8 @@ class Tier(IntEnum):
 CASES: Final = {Tier.QUICK: 3, Tier.FULL: 8}
 # By what a tier divides the examples of a property and the pages of a crawl.
 DIVISORS: Final = {Tier.QUICK.name: 10, Tier.FULL.name: 4}
-# After so many seconds a test hangs. Those that start processes take minutes where four of them
-# share a busy core.
+# The seconds after which a test is ended because it hangs. One that starts processes takes minutes
+# where four such tests share a busy core.
 TIMEOUTS: Final = {Tier.QUICK: 60, Tier.FULL: 600, Tier.RELEASE: 900}
 
 
