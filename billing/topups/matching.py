@@ -69,6 +69,20 @@ def match_deposit(deposit: Deposit) -> bool:
     return True
 
 
+def send_to_review(deposit: Deposit) -> bool:
+    """Sends a stored deposit whose payment was replaced to review; no top-up is matched with it.
+
+    Returns ``False`` when it was matched before.
+    """
+    with transaction.atomic():
+        deposit.lock()
+        is_received = deposit.status == Status.RECEIVED
+        if is_received:
+            deposit.record_match(Status.UNMATCHED, None)
+            _record("deposit.in_review", deposit, None)
+    return is_received
+
+
 def credit(deposit: Deposit, organization_id: uuid.UUID, *, by: str, note: str = "") -> None:
     """Credits a deposit in review to an organization, as an operator decided."""
     if not 0 < deposit.amount_nano <= _MAX_NANO:

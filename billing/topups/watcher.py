@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from django.conf import settings
+from django.db import transaction
 
 from billing.models import ChainState, Deposit, TopUp
 from billing.topups.chains import Chain
-from billing.topups.matching import match_deposit
+from billing.topups.matching import match_deposit, send_to_review
 from billing.topups.node import MAX_SPAN, ChainLags, Node, Reorganized, TokenRefused
+from billing.topups.payments import ChainPayment, Cursor
 from billing.topups.rpc import ChainError, ChainRefused, ChainUnavailable
 from config.clocks.clock import clock
 from config.clocks.leases import Lease
@@ -64,9 +67,11 @@ def watch_chain(chain: Chain, node: Node) -> int:
     contract is not the token of the settings is not read.
     """
     state, _ = ChainState.objects.get_or_create(chain_id=chain.chain_id)
+    if state.halted_at is not None:
+        return 0
     is_verified = state.has_verified(chain.token)
-    done = match_received_deposits(chain.chain_id) if is_verified else 0
-    if state.halted_at is not None or _is_waiting(state):
+    done = match_received_deposits(state) if is_verified else 0
+    if _is_waiting(state):
         return done
     # A top-up is paid as it was requested, even if the configuration has changed since.
     chain = replace(chain, former=TopUp.objects.former_payees(chain))
@@ -77,7 +82,7 @@ def watch_chain(chain: Chain, node: Node) -> int:
         if not is_verified or state.token_checked_at is None:
             verify_token(chain, node, state)
         is_read = read_payments(chain, node, state)
-        done += match_received_deposits(chain.chain_id)
+        done += match_received_deposits(state)
         latest = None
         if is_read and state.cursor is not None:
             release_amounts(chain.chain_id, node.read_block(state.cursor.number).mined_at)
@@ -97,7 +102,7 @@ def watch_chain(chain: Chain, node: Node) -> int:
         logger.warning("%s cannot be read: %s", chain.name, exc)
         # Payments that were stored before the failure need not wait for the next round.
         if is_verified:
-            done += match_received_deposits(chain.chain_id)
+            done += match_received_deposits(state)
     return done
 
 
@@ -126,20 +131,43 @@ def read_payments(chain: Chain, node: Node, state: ChainState) -> bool:
     """Stores the payments after the cursor, batch by batch; returns whether it reached the head."""
     until = time.monotonic() + _ROUND_SECONDS
     for payments, cursor in node.scan(state.cursor, until=until):
-        if (
-            not Deposit.objects.store_batch(state, chain, payments, cursor)
-            or time.monotonic() > until
-        ):
+        if not _store_batch(state, chain, payments, cursor) or time.monotonic() > until:
             return False
     return True
 
 
-def match_received_deposits(chain_id: int) -> int:
+def _store_batch(
+    state: ChainState, chain: Chain, payments: Sequence[ChainPayment], cursor: Cursor
+) -> bool:
+    """Stores a batch and returns whether it did; see `Deposit.objects.store_batch`.
+
+    A chain that was resumed is read again. A payment that was stored before and not matched goes to
+    review if these blocks no longer have it as it was.
+    """
+    first = (state.number or 0) + 1
+    with transaction.atomic():
+        if not Deposit.objects.store_batch(state, chain, payments, cursor):
+            return False
+        found = {_identity(payment) for payment in payments}
+        rows = Deposit.objects.received().filter(chain_id=chain.chain_id)
+        for deposit in rows.filter(block_number__range=(first, cursor.number)):
+            if _identity(deposit) not in found and send_to_review(deposit):
+                logger.warning(
+                    "%s: transaction %s is not what it was when block %s was first read",
+                    chain.name, deposit.tx_hash, deposit.block_number,
+                )  # fmt: skip
+    return True
+
+
+def match_received_deposits(state: ChainState) -> int:
     """Matches the stored payments of a chain, oldest first; returns the number of matches.
 
-    An error of one payment does not stop the others; the next round tries that payment again.
+    Payments after the cursor wait until their blocks are read again. An error of one payment does
+    not stop the others; the next round tries that payment again.
     """
-    rows = Deposit.objects.received().filter(chain_id=chain_id)
+    rows = Deposit.objects.received().filter(
+        chain_id=state.chain_id, block_number__lte=state.number or 0
+    )
     done = 0
     for deposit in rows.order_by("block_number", "tx_hash", "ordinal"):
         try:
@@ -200,6 +228,14 @@ def _record_unexpected_error(chain_id: int) -> None:
     state = ChainState.objects.filter(chain_id=chain_id).first()
     if state is not None:
         state.record_failure("The round ended in an unexpected error; see the log.", None)
+
+
+def _identity(payment: ChainPayment | Deposit) -> tuple[Any, ...]:
+    """Returns what a payment keeps when its transaction moves to another block."""
+    return (
+        payment.tx_hash, payment.ordinal, payment.token, payment.sender, payment.recipient,
+        payment.units,
+    )  # fmt: skip
 
 
 def _is_waiting(state: ChainState) -> bool:

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from rest_framework.test import APIClient
 
 from billing.models import ChainState, Deposit, TopUp
+from billing.topups import node as chain_module
+from billing.topups import watcher
 from billing.topups.chains import Chain
 from billing.topups.node import Cursor
 from config.api.errors import InvalidRequest, InvalidTransition
+from config.events.outbox import Event
 from tests.support.chains.node_faults import STRANGER, mine, of, send_again
-from tests.support.chains.nodes import Anvil, Contract, Front
+from tests.support.chains.nodes import (
+    Answers,
+    Anvil,
+    Contract,
+    Front,
+    before,
+    chain_of,
+    deploy,
+)
 from tests.support.chains.payments import ask, look, node_of
 from tests.support.chains.watching import Offer, ask_and_pay, credited, found, status, watch_anvil
 from tests.support.factories import Tenant
@@ -113,6 +126,57 @@ def test_a_reorganization_after_finality_halts_the_chain_until_it_is_resumed(
     assert (status(first), status(second)) == ("confirmed", "confirmed")
     # The first payment was credited before and is now in another block.
     assert credited(tenant) == [first.units * 1_000, second.units * 1_000]
+
+
+def test_a_halted_chain_credits_no_stored_payment_until_its_block_is_read_again(
+    tenant: Tenant, anvil: Anvil, offer: Offer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chain changes within a round, after the round has stored a batch."""
+    monkeypatch.setattr(chain_module, "MAX_SPAN", 4)
+    monkeypatch.setattr(watcher, "MAX_SPAN", 4)
+    token = deploy(anvil)
+    mine(anvil, 6)
+    with before(anvil) as front:
+        chain = offer(chain_of(token, url=front.url, confirmations=2))
+        look(chain)
+        begin = ChainState.objects.get().cursor
+        assert begin is not None
+        moved, gone = (ask(tenant, chain, token.payers[0]) for _ in range(2))
+        sent = anvil.rpc("eth_getTransactionByHash", token.pay(moved.units))
+        token.pay(gone.units)
+        mine(anvil, 4)
+        receipts = itertools.count(1)
+
+        def replaced(calls: Answers, answers: Answers) -> Answers:
+            if calls[0]["method"] == "eth_getTransactionReceipt" and next(receipts) == 2:
+                anvil.rpc("anvil_reorg", 6, [])
+                send_again(anvil, sent)
+            return answers
+
+        front.fault = replaced
+        assert [look(chain), look(chain)] == [0, 0]
+        state = ChainState.objects.get()
+        assert state.halt_reason == (
+            f"Block {state.number} was replaced after its payments were read."
+        )
+        assert found() == [("received", moved.units), ("received", gone.units)]
+        assert (status(moved), status(gone), credited(tenant)) == ("open", "open", [])
+
+        front.fault = lambda calls, answers: answers
+        mine(anvil, 2)
+        block = node_of(chain).read_block(begin.number)
+        assert Cursor(block.number, block.hash) == begin
+        state.resume(begin, by="operator test")
+        monkeypatch.setattr(chain_module, "MAX_SPAN", 100)
+        monkeypatch.setattr(watcher, "MAX_SPAN", 100)
+        ChainState.objects.update(span=100)
+        assert [look(chain), look(chain)] == [1, 0]
+        assert found() == [("credited", moved.units), ("unmatched", gone.units)]
+        assert (status(moved), status(gone)) == ("confirmed", "open")
+        assert credited(tenant) == [moved.units * 1_000]
+        assert Deposit.objects.get(status="unmatched").top_up is None
+        events = Event.objects.filter(kind="deposit.in_review").values_list("data__id", flat=True)
+        assert list(events) == [str(Deposit.objects.get(status="unmatched").pk)]
 
 
 def test_resume_refuses_to_skip_a_block_or_to_start_without_a_halt(chain: Chain) -> None:

@@ -300,7 +300,7 @@ def test_a_payment_at_the_end_of_the_grace_period_is_credited(
     mined_at = payments[0].mined_at
     TopUp.objects.update(expires_at=mined_at, payable_until=mined_at, created_at=mined_at)
     assert Deposit.objects.store_batch(ChainState.objects.get(), chain, payments, cursor) is True
-    assert watcher.match_received_deposits(chain.chain_id) == 1
+    assert watcher.match_received_deposits(ChainState.objects.get()) == 1
     assert (status(top_up), credited(tenant)) == ("confirmed", [top_up.units * 1_000])
 
 
@@ -349,5 +349,5 @@ def test_release_amounts_waits_until_every_received_deposit_is_matched(
     watcher.read_payments(chain, node_of(chain), ChainState.objects.get())
     after = top_up.payable_until + timedelta(seconds=1)
     assert watcher.release_amounts(chain.chain_id, after) == 0
-    watcher.match_received_deposits(chain.chain_id)
+    watcher.match_received_deposits(ChainState.objects.get())
     assert watcher.release_amounts(chain.chain_id, after) == 1

@@ -65,7 +65,9 @@ def mine(node: Anvil, blocks: int) -> None:
 
 def send_again(node: Anvil, sent: dict[str, Any]) -> None:
     """Sends a transaction as a node has shown it, after a reorganization for instance."""
-    names = ("from", "to", "input", "nonce", "gas", "value")
+    # Another fee would make it another transaction.
+    fees = ("maxFeePerGas", "maxPriorityFeePerGas")
+    names = ("from", "to", "input", "nonce", "gas", "value", *fees)
     node.rpc("eth_sendTransaction", {name: sent[name] for name in names})
 
 
