@@ -68,7 +68,8 @@ class TopUpCollector(Collector):
             failures.add_metric(labels, state.failures)
             if state.number is not None:
                 block.add_metric(labels, state.number)
-                behind.add_metric(labels, max((state.latest_number or 0) - state.number, 0))
+                if state.latest_number is not None:
+                    behind.add_metric(labels, max(state.latest_number - state.number, 0))
             if state.scanned_at is not None:
                 scanned.add_metric(labels, state.scanned_at.timestamp())
         yield from (halted, failures, block, behind, scanned)

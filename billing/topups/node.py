@@ -158,6 +158,8 @@ class Node:
         )
         # The largest range of blocks that the node is known or expected to answer in one call.
         self.span = FIRST_SPAN
+        # The number of the latest block when the confirmed head was read last.
+        self.latest: int | None = None
 
     def scan(
         self, cursor: Cursor | None, *, until: float = math.inf
@@ -196,13 +198,12 @@ class Node:
             if failure is not None:
                 raise failure
 
-    def read_unconfirmed(self, cursor: Cursor) -> tuple[list[UnconfirmedPayment], int]:
-        """Returns the payments after a confirmed block, and the number of the latest block.
+    def read_unconfirmed(self, cursor: Cursor, latest: int) -> list[UnconfirmedPayment]:
+        """Returns the payments after a confirmed block, up to the latest block.
 
         The payments are not checked against receipts, and may be gone at the next call. Raises
         `ChainError`.
         """
-        latest = self._read_tagged_block("latest").number
         payments: list[UnconfirmedPayment] = []
         known = cursor.number
         while known < latest:
@@ -216,15 +217,21 @@ class Node:
                 continue
             self._widen_span(end - known)
             known = end
-        return payments, latest
+        return payments
 
     def read_confirmed_head(self) -> ChainBlock:
-        """Returns the last block that counts as confirmed, after a check of the chain id."""
+        """Returns the last block that counts as confirmed, after a check of the chain id.
+
+        Sets `latest`.
+        """
         depth = self.chain.confirmations
         if isinstance(depth, int):
-            latest = self._read_tagged_block("latest")
-            return self.read_block(max(latest.number - depth, 0))
-        return self._read_tagged_block(depth)
+            (latest,) = self._read_tagged_blocks("latest")
+            head = self.read_block(max(latest.number - depth, 0))
+        else:
+            head, latest = self._read_tagged_blocks(depth, "latest")
+        self.latest = latest.number
+        return head
 
     def read_block(self, number: int) -> ChainBlock:
         """Returns the block of that number. Raises `ChainContradiction` when there is none."""
@@ -281,15 +288,20 @@ class Node:
         if found != self.chain.chain_id:
             raise ChainContradiction(f"The node is on chain {found}.")
 
-    def _read_tagged_block(self, tag: Literal["latest", "finalized", "safe"]) -> ChainBlock:
-        chain_id, answer = self._rpc.call(
-            ("eth_chainId", []), ("eth_getBlockByNumber", [tag, False])
+    def _read_tagged_blocks(
+        self, *tags: Literal["latest", "finalized", "safe"]
+    ) -> list[ChainBlock]:
+        chain_id, *answers = self._rpc.call(
+            ("eth_chainId", []), *(("eth_getBlockByNumber", [tag, False]) for tag in tags)
         )
         self._require_chain(chain_id)
-        block: _Block | None = decode(answer, _Block | None)
-        if block is None:
-            raise ChainUnavailable(f"The node knows no {tag} block yet.")
-        return _to_block(block)
+        blocks = []
+        for tag, answer in zip(tags, answers, strict=True):
+            block: _Block | None = decode(answer, _Block | None)
+            if block is None:
+                raise ChainUnavailable(f"The node knows no {tag} block yet.")
+            blocks.append(_to_block(block))
+        return blocks
 
     def _narrow_span(self, asked: int) -> None:
         # The refusal of a single block does not depend on the size of the range.

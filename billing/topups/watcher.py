@@ -83,11 +83,10 @@ def watch_chain(chain: Chain, node: Node) -> int:
             verify_token(chain, node, state)
         is_read = read_payments(chain, node, state)
         done += match_received_deposits(state)
-        latest = None
         if is_read and state.cursor is not None:
             release_amounts(chain.chain_id, node.read_block(state.cursor.number).mined_at)
-            latest = mark_unconfirmed(chain, node, state)
-        state.record_success(latest, is_read=is_read, span=node.span)
+            mark_unconfirmed(chain, node, state)
+        state.record_success(is_read=is_read, span=node.span, latest=node.latest)
     except Reorganized as exc:
         cursor = state.cursor
         assert cursor is not None, "without a cursor nothing can have been replaced"
@@ -98,7 +97,7 @@ def watch_chain(chain: Chain, node: Node) -> int:
         logger.error("%s is refused: %s", chain.name, exc)
     except ChainError as exc:
         retry_after = exc.retry_after if isinstance(exc, ChainUnavailable) else None
-        state.record_failure(str(exc), retry_after, span=node.span)
+        state.record_failure(str(exc), retry_after, span=node.span, latest=node.latest)
         logger.warning("%s cannot be read: %s", chain.name, exc)
         # Payments that were stored before the failure need not wait for the next round.
         if is_verified:
@@ -191,20 +190,20 @@ def release_amounts(chain_id: int, read_until: datetime) -> int:
     return rows.update(is_reserved=False, updated_at=clock.now())
 
 
-def mark_unconfirmed(chain: Chain, node: Node, state: ChainState) -> int | None:
-    """Marks the top-ups whose payment is not final yet; returns the number of the latest block.
+def mark_unconfirmed(chain: Chain, node: Node, state: ChainState) -> None:
+    """Marks the top-ups whose payment is not final yet; nothing is credited for such a payment.
 
-    Nothing is credited for such a payment. Returns ``None`` without a call when the chain has no
-    top-up to pay, and when the node refuses or lags: confirmed payments do not wait for it.
+    Makes no call when the chain has no top-up to pay, and changes nothing when the node refuses or
+    lags: confirmed payments do not wait for it.
     """
     rows = TopUp.objects.filter(chain_id=chain.chain_id, is_reserved=True)
-    if state.cursor is None or not rows.exists():
-        return None
+    if state.cursor is None or node.latest is None or not rows.exists():
+        return
     try:
-        payments, latest = node.read_unconfirmed(state.cursor)
+        payments = node.read_unconfirmed(state.cursor, node.latest)
     except (ChainLags, ChainRefused) as exc:
         logger.warning("%s: unconfirmed payments cannot be read: %s", chain.name, exc)
-        return None
+        return
     by_payment = {
         (found.token, found.sender, found.recipient, found.units): found for found in payments
     }
@@ -215,7 +214,6 @@ def mark_unconfirmed(chain: Chain, node: Node, state: ChainState) -> int | None:
             top_up.mark_seen(tx_hash=found.tx_hash, block_number=found.block_number)
         elif top_up.status == TopUp.Status.SEEN:
             top_up.mark_unseen()
-    return latest
 
 
 def expire_due_top_ups() -> int:

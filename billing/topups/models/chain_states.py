@@ -112,34 +112,39 @@ class ChainState(models.Model):
         return True
 
     def record_success(
-        self, latest_number: int | None, *, is_read: bool = True, span: int | None = None
+        self, *, is_read: bool = True, span: int | None = None, latest: int | None = None
     ) -> None:
         """Records a successful round; ``is_read`` tells whether it reached the confirmed head."""
         self.failures, self.failure, self.retry_at = 0, "", None
-        fields = ["failures", "failure", "retry_at", *self._learn(span)]
+        fields = ["failures", "failure", "retry_at", *self._learn(span, latest)]
         if is_read:
             self.scanned_at = clock.now()
             fields.append("scanned_at")
-        if latest_number is not None:
-            self.latest_number = latest_number
-            fields.append("latest_number")
         self.save(update_fields=fields)
 
     def record_failure(
-        self, reason: str, retry_after: float | None, *, span: int | None = None
+        self,
+        reason: str,
+        retry_after: float | None,
+        *,
+        span: int | None = None,
+        latest: int | None = None,
     ) -> None:
         """Records a failure and doubles the wait before the next round, up to 5 minutes."""
         wait = min(_FIRST_WAIT * 2 ** min(self.failures, 10), _LONGEST_WAIT)
         self.failures += 1
         self.failure = reason[:255]
         self.retry_at = clock.now() + timedelta(seconds=max(wait, retry_after or 0.0))
-        self.save(update_fields=["failures", "failure", "retry_at", *self._learn(span)])
+        fields = ["failures", "failure", "retry_at", *self._learn(span, latest)]
+        self.save(update_fields=fields)
 
-    def _learn(self, span: int | None) -> list[str]:
-        if span is None:
-            return []
-        self.span = span
-        return ["span"]
+    def _learn(self, span: int | None, latest: int | None) -> list[str]:
+        """Sets what the round told of the node, and returns the names of these fields."""
+        facts = {"span": span, "latest_number": latest}
+        known = [name for name, value in facts.items() if value is not None]
+        for name in known:
+            setattr(self, name, facts[name])
+        return known
 
     def halt(self, cursor: Cursor, reason: str) -> bool:
         """RUNNING → HALTED. Stops reading until an operator resumes.

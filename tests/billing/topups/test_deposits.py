@@ -19,8 +19,8 @@ from billing.topups.rpc import ChainUnavailable
 from config.api.errors import InvalidTransition
 from tests.support import factories
 from tests.support.bulkheads.counters import authorization
-from tests.support.chains.node_faults import mine
-from tests.support.chains.nodes import Anvil, Contract, EthTester, before, chain_of, deploy
+from tests.support.chains.node_faults import mine, refusing
+from tests.support.chains.nodes import Anvil, Contract, EthTester, Front, before, chain_of, deploy
 from tests.support.chains.payments import ask, look, node_of
 from tests.support.chains.watching import Offer, ask_and_pay, credited, found, status
 from tests.support.factories import Tenant
@@ -158,13 +158,36 @@ def test_metrics_count_deposits_in_review_and_halted_chains(
     assert told() == ["causeway_deposits_in_review 1.0"]
 
 
+def test_metrics_count_the_blocks_that_a_chain_is_behind(
+    anonymous: APIClient, token: Contract, front: Front, fronted: Chain
+) -> None:
+    label = f'causeway_chain_lag_blocks{{chain_id="{fronted.chain_id}"}}'
+
+    def told() -> list[str]:
+        text = anonymous.get("/metrics", headers=authorization()).content.decode()
+        return [line for line in text.splitlines() if line.startswith("causeway_chain_lag")]
+
+    assert told() == [f"{label} 0.0"]
+    token.pay(7)
+    token.pay(8)
+    front.fault = refusing(-32005)
+    look(fronted)
+    assert told() == [f"{label} 2.0"]
+    # The latest block is unknown after an upgrade, for instance.
+    ChainState.objects.update(latest_number=None)
+    assert told() == []
+    front.fault = lambda calls, answers: answers
+    look(fronted)
+    assert told() == [f"{label} 0.0"]
+
+
 def test_an_error_in_unconfirmed_blocks_is_recorded_and_confirmed_payments_are_credited(
     tenant: Tenant, chain: Chain, token: Contract
 ) -> None:
     top_up = ask_and_pay(tenant, chain, token)
     node = node_of(chain)
 
-    def away(cursor: Cursor) -> Any:
+    def away(cursor: Cursor, latest: int) -> Any:
         raise ChainUnavailable("The node is away.")
 
     node.read_unconfirmed = away  # type: ignore[method-assign]

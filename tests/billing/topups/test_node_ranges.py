@@ -50,15 +50,15 @@ def test_node_limits_its_calls_per_second(
 
     monkeypatch.setattr(rpc, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
     node = Node(chain_of(token, url=front.url), EgressPolicy(), calls_per_second=4)
-    ((_, cursor),) = node.scan(None)  # two calls in one batch
+    ((_, cursor),) = node.scan(None)  # three calls in one batch
     token.pay(5)
-    ((deposits, _),) = node.scan(cursor)  # batches of two, three and two calls
+    ((deposits, _),) = node.scan(cursor)  # batches of three, three and two calls
     assert [deposit.units for deposit in deposits] == [5]
-    assert len(front.calls) == 9
-    assert slept == [0.5, 0.5, 0.75]
+    assert len(front.calls) == 11
+    assert slept == [0.75, 0.75, 0.75]
     now += 100
     node.read_block(1)
-    assert slept == [0.5, 0.5, 0.75]
+    assert slept == [0.75, 0.75, 0.75]
 
 
 def test_scan_splits_a_batch_with_too_many_transactions(
@@ -233,11 +233,11 @@ def test_read_unconfirmed_halves_a_refused_range(anvil: Anvil) -> None:
         token.pay(2)
         front.fault = limited_to(10)
         assert watcher.cursor is not None
-        payments, latest = watcher.node.read_unconfirmed(watcher.cursor)
+        latest = int(anvil.rpc("eth_blockNumber"), 16)
+        payments = watcher.node.read_unconfirmed(watcher.cursor, latest)
         assert [payment.units for payment in payments] == [1, 2]
-        assert latest == int(anvil.rpc("eth_blockNumber"), 16)
         assert ranges(front) == [62, 31, 15, *[7, 14] * 6, 7, 13, 6, 7]
         # The next read starts with the span that the node accepted.
         front.calls.clear()
-        watcher.node.read_unconfirmed(watcher.cursor)
+        watcher.node.read_unconfirmed(watcher.cursor, latest)
         assert ranges(front)[0] == 12

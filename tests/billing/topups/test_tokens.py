@@ -345,7 +345,7 @@ def test_a_range_beyond_the_head_of_a_node_moves_no_cursor_and_narrows_nothing(
         list(node.scan(cursor))
     assert node.span == span
     with pytest.raises(ChainUnavailable, match=r"^The node has not reached the latest block yet"):
-        node.read_unconfirmed(cursor)
+        node.read_unconfirmed(cursor, cursor.number + 11)
     assert node.span == span
     front.fault = of("eth_chainId", lambda given: given)
     anvil.rpc("anvil_mine", "0x3")

@@ -71,7 +71,7 @@ def test_record_failure_doubles_the_delay_and_respects_retry_after(chain: Chain)
     state.record_failure("x", 1_000.0)
     assert state.retry_at is not None
     assert round((state.retry_at - clock.now()).total_seconds()) == 1_000
-    state.record_success(None)
+    state.record_success()
     state.record_failure("x", 0.5)
     assert round((state.retry_at - clock.now()).total_seconds()) == 5
 
@@ -120,8 +120,7 @@ def test_a_failure_at_any_call_neither_loses_nor_duplicates_a_credit(
         assert credited(tenant) == paid
         if not failed:
             break
-    # The four calls are: chain and head, logs, receipt, time of the block. A fifth call reads
-    # the latest block; its failure is not counted.
+    # The four calls are: chain and heads, logs, receipt, time of the block.
     assert fails_at == 4
 
 
