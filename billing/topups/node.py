@@ -198,9 +198,12 @@ class Node:
             if failure is not None:
                 raise failure
 
-    def read_unconfirmed(self, cursor: Cursor, latest: int) -> list[UnconfirmedPayment]:
-        """Returns the payments after a confirmed block, up to the latest block.
+    def read_unconfirmed(
+        self, cursor: Cursor, latest: int, *, until: float = math.inf
+    ) -> tuple[list[UnconfirmedPayment], int]:
+        """Returns the payments after a confirmed block, and the number of the last block read.
 
+        Reads up to `latest`, and begins no further range once the monotonic clock is past `until`.
         The payments are not checked against receipts, and may be gone at the next call. Raises
         `ChainError`.
         """
@@ -212,12 +215,14 @@ class Node:
                 payments += self._read_unconfirmed_range(known + 1, end)
             except ChainRefused:
                 self._narrow_span(end - known)
-                if end == known + 1:
+                if end == known + 1 or time.monotonic() > until:
                     raise
                 continue
             self._widen_span(end - known)
             known = end
-        return payments
+            if time.monotonic() > until:
+                break
+        return payments, known
 
     def read_confirmed_head(self) -> ChainBlock:
         """Returns the last block that counts as confirmed, after a check of the chain id.

@@ -9,6 +9,7 @@ continues from the stored state.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -78,14 +79,16 @@ def watch_chain(chain: Chain, node: Node) -> int:
     node.chain = chain
     if state.span is not None:
         node.span = min(state.span, MAX_SPAN)
+    until = time.monotonic() + _ROUND_SECONDS
+    is_read = False
     try:
         if not is_verified or state.token_checked_at is None:
             verify_token(chain, node, state)
-        is_read = read_payments(chain, node, state)
+        is_read = read_payments(chain, node, state, until=until)
         done += match_received_deposits(state)
         if is_read and state.cursor is not None:
             release_amounts(chain.chain_id, node.read_block(state.cursor.number).mined_at)
-            mark_unconfirmed(chain, node, state)
+            mark_unconfirmed(chain, node, state, until=until)
         state.record_success(is_read=is_read, span=node.span, latest=node.latest)
     except Reorganized as exc:
         cursor = state.cursor
@@ -97,7 +100,9 @@ def watch_chain(chain: Chain, node: Node) -> int:
         logger.error("%s is refused: %s", chain.name, exc)
     except ChainError as exc:
         retry_after = exc.retry_after if isinstance(exc, ChainUnavailable) else None
-        state.record_failure(str(exc), retry_after, span=node.span, latest=node.latest)
+        state.record_failure(
+            str(exc), retry_after, is_read=is_read, span=node.span, latest=node.latest
+        )
         logger.warning("%s cannot be read: %s", chain.name, exc)
         # Payments that were stored before the failure need not wait for the next round.
         if is_verified:
@@ -126,9 +131,8 @@ def ask_for_tokens() -> None:
     ChainState.objects.update(token_checked_at=None)
 
 
-def read_payments(chain: Chain, node: Node, state: ChainState) -> bool:
+def read_payments(chain: Chain, node: Node, state: ChainState, *, until: float = math.inf) -> bool:
     """Stores the payments after the cursor, batch by batch; returns whether it reached the head."""
-    until = time.monotonic() + _ROUND_SECONDS
     for payments, cursor in node.scan(state.cursor, until=until):
         if not _store_batch(state, chain, payments, cursor) or time.monotonic() > until:
             return False
@@ -190,17 +194,20 @@ def release_amounts(chain_id: int, read_until: datetime) -> int:
     return rows.update(is_reserved=False, updated_at=clock.now())
 
 
-def mark_unconfirmed(chain: Chain, node: Node, state: ChainState) -> None:
+def mark_unconfirmed(
+    chain: Chain, node: Node, state: ChainState, *, until: float = math.inf
+) -> None:
     """Marks the top-ups whose payment is not final yet; nothing is credited for such a payment.
 
     Makes no call when the chain has no top-up to pay, and changes nothing when the node refuses or
-    lags: confirmed payments do not wait for it.
+    lags: confirmed payments do not wait for it. A top-up that was seen in a block beyond the last
+    one read in time stays as it is.
     """
     rows = TopUp.objects.filter(chain_id=chain.chain_id, is_reserved=True)
     if state.cursor is None or node.latest is None or not rows.exists():
         return
     try:
-        payments = node.read_unconfirmed(state.cursor, node.latest)
+        payments, last = node.read_unconfirmed(state.cursor, node.latest, until=until)
     except (ChainLags, ChainRefused) as exc:
         logger.warning("%s: unconfirmed payments cannot be read: %s", chain.name, exc)
         return
@@ -212,7 +219,7 @@ def mark_unconfirmed(chain: Chain, node: Node, state: ChainState) -> None:
         found = by_payment.get(paid)
         if found is not None:
             top_up.mark_seen(tx_hash=found.tx_hash, block_number=found.block_number)
-        elif top_up.status == TopUp.Status.SEEN:
+        elif top_up.status == TopUp.Status.SEEN and (top_up.block_number or 0) <= last:
             top_up.mark_unseen()
 
 

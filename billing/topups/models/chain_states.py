@@ -116,10 +116,7 @@ class ChainState(models.Model):
     ) -> None:
         """Records a successful round; ``is_read`` tells whether it reached the confirmed head."""
         self.failures, self.failure, self.retry_at = 0, "", None
-        fields = ["failures", "failure", "retry_at", *self._learn(span, latest)]
-        if is_read:
-            self.scanned_at = clock.now()
-            fields.append("scanned_at")
+        fields = ["failures", "failure", "retry_at", *self._learn(is_read, span, latest)]
         self.save(update_fields=fields)
 
     def record_failure(
@@ -127,20 +124,25 @@ class ChainState(models.Model):
         reason: str,
         retry_after: float | None,
         *,
+        is_read: bool = False,
         span: int | None = None,
         latest: int | None = None,
     ) -> None:
-        """Records a failure and doubles the wait before the next round, up to 5 minutes."""
+        """Records a failure and doubles the wait before the next round, up to 5 minutes.
+
+        ``is_read`` tells whether the round had reached the confirmed head before.
+        """
         wait = min(_FIRST_WAIT * 2 ** min(self.failures, 10), _LONGEST_WAIT)
         self.failures += 1
         self.failure = reason[:255]
         self.retry_at = clock.now() + timedelta(seconds=max(wait, retry_after or 0.0))
-        fields = ["failures", "failure", "retry_at", *self._learn(span, latest)]
+        fields = ["failures", "failure", "retry_at", *self._learn(is_read, span, latest)]
         self.save(update_fields=fields)
 
-    def _learn(self, span: int | None, latest: int | None) -> list[str]:
-        """Sets what the round told of the node, and returns the names of these fields."""
-        facts = {"span": span, "latest_number": latest}
+    def _learn(self, is_read: bool, span: int | None, latest: int | None) -> list[str]:
+        """Sets what the round told of the chain and its node; returns the names of these fields."""
+        scanned_at = clock.now() if is_read else None
+        facts = {"scanned_at": scanned_at, "span": span, "latest_number": latest}
         known = [name for name, value in facts.items() if value is not None]
         for name in known:
             setattr(self, name, facts[name])

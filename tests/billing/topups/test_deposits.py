@@ -187,13 +187,17 @@ def test_an_error_in_unconfirmed_blocks_is_recorded_and_confirmed_payments_are_c
     top_up = ask_and_pay(tenant, chain, token)
     node = node_of(chain)
 
-    def away(cursor: Cursor, latest: int) -> Any:
+    def away(cursor: Cursor, latest: int, *, until: float) -> Any:
         raise ChainUnavailable("The node is away.")
 
     node.read_unconfirmed = away  # type: ignore[method-assign]
     ask(tenant, chain, token.payers[0])
+    ChainState.objects.update(scanned_at=None)
     assert watcher.watch_chain(chain, node) == 1
-    assert ChainState.objects.get().failure == "The node is away."
+    state = ChainState.objects.get()
+    assert (state.failure, state.failures) == ("The node is away.", 1)
+    # The alert of a late chain is about confirmed payments.
+    assert state.scanned_at is not None
     assert credited(tenant) == [top_up.units * 1_000]
 
 

@@ -234,10 +234,30 @@ def test_read_unconfirmed_halves_a_refused_range(anvil: Anvil) -> None:
         front.fault = limited_to(10)
         assert watcher.cursor is not None
         latest = int(anvil.rpc("eth_blockNumber"), 16)
-        payments = watcher.node.read_unconfirmed(watcher.cursor, latest)
-        assert [payment.units for payment in payments] == [1, 2]
+        payments, last = watcher.node.read_unconfirmed(watcher.cursor, latest)
+        assert ([payment.units for payment in payments], last) == ([1, 2], latest)
         assert ranges(front) == [62, 31, 15, *[7, 14] * 6, 7, 13, 6, 7]
         # The next read starts with the span that the node accepted.
         front.calls.clear()
         watcher.node.read_unconfirmed(watcher.cursor, latest)
         assert ranges(front)[0] == 12
+
+
+def test_read_unconfirmed_begins_no_range_when_its_time_is_over(anvil: Anvil) -> None:
+    token = deploy(anvil)
+    mine(anvil, 40)
+    with before(anvil) as front:
+        watcher = watching(token, front, confirmations=40)
+        token.pay(1)
+        mine(anvil, 20)
+        front.fault = limited_to(10)
+        assert watcher.cursor is not None
+        latest = int(anvil.rpc("eth_blockNumber"), 16)
+        for asked in (61, 30, 15):
+            front.calls.clear()
+            with pytest.raises(ChainUnavailable):
+                watcher.node.read_unconfirmed(watcher.cursor, latest, until=0.0)
+            assert ranges(front) == [asked]
+        front.calls.clear()
+        found = watcher.node.read_unconfirmed(watcher.cursor, latest, until=0.0)
+        assert (found, ranges(front)) == (([], watcher.cursor.number + 7), [7])

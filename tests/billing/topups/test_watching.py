@@ -286,6 +286,30 @@ def test_watcher_reads_unconfirmed_blocks_from_a_limited_node_and_stores_its_spa
         assert ranges(front) == [16, 8, 16, 8, 16, 8, 8]
 
 
+def test_a_round_that_reaches_its_time_limit_leaves_the_later_unconfirmed_blocks(
+    tenant: Tenant, anvil: Anvil, offer: Offer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = deploy(anvil)
+    mine(anvil, 10)
+    with before(anvil) as front:
+        chain = offer(chain_of(token, url=front.url, confirmations=6))
+        look(chain)
+        first = ask_and_pay(tenant, chain, token)
+        look(chain)
+        second = ask_and_pay(tenant, chain, token)
+        monkeypatch.setattr(watcher, "_ROUND_SECONDS", -1.0)
+        ChainState.objects.update(span=1)
+        look(chain)
+        assert (status(first), status(second)) == ("seen", "open")
+        ChainState.objects.update(span=1)
+        front.calls.clear()
+        look(chain)
+        assert (status(first), status(second), ranges(front)) == ("seen", "open", [1])
+        monkeypatch.undo()
+        look(chain)
+        assert (status(first), status(second)) == ("seen", "seen")
+
+
 def test_a_refused_read_of_unconfirmed_blocks_is_not_a_failure(
     tenant: Tenant, anvil: Anvil, offer: Offer
 ) -> None:
