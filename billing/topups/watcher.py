@@ -111,12 +111,21 @@ def watch_chain(chain: Chain, node: Node) -> int:
 
 
 def verify_token(chain: Chain, node: Node, state: ChainState) -> None:
-    """Asks the contract for its decimals. Raises `TokenRefused` if the settings say others."""
+    """Asks the contract for its decimals. Raises `TokenRefused` if the settings say others.
+
+    A token that was confirmed before stays so while the node does not tell: its payers need the
+    chain to be read. The next round asks again.
+    """
     try:
         symbol = node.check_token(chain.token)
     except TokenRefused:
         state.record_token(None)
         raise
+    except ChainError as exc:
+        if not state.has_verified(chain.token):
+            raise
+        logger.warning("%s: its token cannot be checked again: %s", chain.name, exc)
+        return
     if symbol not in ("", chain.token.symbol):
         logger.warning(
             "%s: the token calls itself %s, and CHAIN_TOKENS says %s",

@@ -193,14 +193,20 @@ def test_symbols_of_old_and_odd_tokens_are_read(
     assert node_of(chain).check_token(chain.token) == symbol
 
 
-def test_a_node_that_does_not_tell_stops_no_offer(
-    tenant: Tenant, token: Contract, front: Front, fronted: Chain
+def test_a_node_that_does_not_tell_stops_no_offer_and_no_credit(
+    tenant: Tenant, token: Contract, front: Front, fronted: Chain, caplog: pytest.LogCaptureFixture
 ) -> None:
     watcher.ask_for_tokens()
     front.fault = refusing(-32601, "eth_call")
-    look(fronted)
+    top_up = ask_and_pay(tenant, fronted, token)
     message = "The node refused eth_call with error -32601."
-    assert ChainState.objects.get().failure == message
+    with caplog.at_level(logging.WARNING, "causeway.chain"):
+        assert (look(fronted), credited(tenant)) == (1, [top_up.units * 1_000])
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{fronted.name}: its token cannot be checked again: {message}"
+    ]
+    state = ChainState.objects.get()
+    assert (state.failures, state.token_checked_at) == (0, None)
     assert ask(tenant, fronted, token.payers[0]).status == "open"
     told = f"The token of {fronted.name} could not be checked. {message}"
     assert [(found.id, found.msg) for found in check_tokens()] == [("billing.I001", told)]
