@@ -135,9 +135,11 @@ def verify_token(chain: Chain, node: Node, state: ChainState) -> None:
 
 
 def ask_for_tokens() -> None:
-    """Makes the next round ask every contract for its decimals, at once where it was refused."""
-    ChainState.objects.filter(token_verified="").update(retry_at=None)
-    ChainState.objects.update(token_checked_at=None)
+    """Makes the next round ask every contract for its decimals, at once.
+
+    The operator may have corrected the settings for which a chain waits.
+    """
+    ChainState.objects.update(retry_at=None, token_checked_at=None)
 
 
 def read_payments(chain: Chain, node: Node, state: ChainState, *, until: float = math.inf) -> bool:

@@ -76,6 +76,17 @@ def test_record_failure_doubles_the_delay_and_respects_retry_after(chain: Chain)
     assert round((state.retry_at - clock.now()).total_seconds()) == 5
 
 
+def test_a_start_of_work_ends_the_wait_of_a_verified_chain(
+    tenant: Tenant, chain: Chain, token: Contract
+) -> None:
+    top_up = ask_and_pay(tenant, chain, token)
+    ChainState.objects.get().record_failure("x", 3_600.0)
+    assert watcher.watch_chain(chain, node_of(chain)) == 0
+    watcher.ask_for_tokens()
+    assert watcher.watch_chain(chain, node_of(chain)) == 1
+    assert credited(tenant) == [top_up.units * 1_000]
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_of_the_node_neither_loses_nor_duplicates_a_credit(
     name: str, tenant: Tenant, token: Contract, front: Front, fronted: Chain
