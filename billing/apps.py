@@ -40,6 +40,10 @@ def check_tokens(**options: Any) -> list[checks.CheckMessage]:
     return import_string("billing.checks.check_tokens")(**options)
 
 
+def check_left_chains(**options: Any) -> list[checks.CheckMessage]:
+    return import_string("billing.checks.check_left_chains")(**options)
+
+
 class BillingConfig(CausewayApp):
     default = True
     name = "billing"
@@ -189,4 +193,5 @@ class BillingConfig(CausewayApp):
     }
 
     def ready(self) -> None:
-        checks.register(check_tokens, checks.Tags.security, deploy=True)
+        for check in (check_tokens, check_left_chains):
+            checks.register(check, checks.Tags.security, deploy=True)

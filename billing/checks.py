@@ -1,12 +1,14 @@
-"""Checks of `check --deploy`: whether the chains have the tokens of the settings."""
+"""Checks of `check --deploy`: the chains' tokens, and chains that left the settings too early."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, Info
+from django.core.checks import WARNING, CheckMessage, Error, Info
+from django.db import DatabaseError
 
+from billing.models import TopUp
 from billing.topups.node import Node, TokenRefused
 from billing.topups.rpc import ChainError
 
@@ -30,3 +32,12 @@ def check_tokens(**options: Any) -> list[CheckMessage]:
             message = f"{chain.name}: the token calls itself {symbol}, not {chain.token.symbol}."
             found.append(Info(message, id="billing.I002"))
     return found
+
+
+def check_left_chains(**options: Any) -> list[CheckMessage]:
+    """Names chains with top-ups that nobody reads; finds none while the database is away."""
+    try:
+        warnings = TopUp.objects.warn_of_left_chains()
+    except DatabaseError:
+        return []
+    return [CheckMessage(WARNING, warning, id="billing.W001") for warning in warnings]

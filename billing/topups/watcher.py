@@ -142,6 +142,12 @@ def ask_for_tokens() -> None:
     ChainState.objects.update(retry_at=None, token_checked_at=None)
 
 
+def log_left_chains() -> None:
+    """Warns of chains that left the settings too early: nothing reads them any more."""
+    for warning in TopUp.objects.warn_of_left_chains():
+        logger.warning("%s", warning)
+
+
 def read_payments(chain: Chain, node: Node, state: ChainState, *, until: float = math.inf) -> bool:
     """Stores the payments after the cursor, batch by batch; returns whether it reached the head."""
     for payments, cursor in node.scan(state.cursor, until=until):

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 
 from django.conf import settings
 from django.db import connection, models, transaction
-from django.db.models import Q
+from django.db.models import Count, Max, Q
 
 from accounts.models import Organization
 from billing.topups.chains import Chain, Token
@@ -112,6 +112,23 @@ class TopUpManager(models.Manager.from_queryset(TopUpQuerySet)):  # type: ignore
             .distinct()
         )
         return tuple((Token(*token), recipient) for *token, recipient in rows)
+
+    def warn_of_left_chains(self) -> list[str]:
+        """Returns a warning for each chain that left the settings before its top-ups were read."""
+        rows = (
+            self.filter(is_reserved=True)
+            .exclude(chain_id__in=settings.CHAINS)
+            .exclude(status=TopUp.Status.CONFIRMED)
+            .values("chain_id")
+            .annotate(count=Count("pk"), until=Max("payable_until"))
+            .order_by("chain_id")
+        )
+        return [
+            f"Chain {row['chain_id']} has {row['count']} reserved top-ups and is not in "
+            "CHAIN_RPC_URLS, so their payments are not credited. Put it back until it has been "
+            f"read past {row['until']:%Y-%m-%d %H:%M} UTC."
+            for row in rows
+        ]
 
     def _require_room(self, organization: Organization, now: datetime) -> None:
         present = list(

@@ -137,6 +137,7 @@ class Command(BaseCommand):
         require_migrated()
         log_missing_extras()
         watcher.ask_for_tokens()
+        watcher.log_left_chains()
         if options["once"]:
             beat()
             _wait_until_silence_counts()

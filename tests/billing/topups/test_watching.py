@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import logging
 import os
+import re
 import signal
 import threading
 import time
@@ -15,9 +17,11 @@ from typing import Any, cast
 
 import pytest
 from django.core.management import call_command
+from django.core.management.base import SystemCheckError
 from django.db import connection
 
 from billing import verification as audit
+from billing.checks import check_left_chains
 from billing.models import ChainState, Deposit, TopUp
 from billing.topups import matching, watcher
 from billing.topups import node as chain_module
@@ -393,6 +397,27 @@ def test_an_unexpected_error_on_one_chain_does_not_stop_the_others(
         1,
         "The round ended in an unexpected error; see the log.",
     )
+
+
+def test_a_chain_that_left_the_settings_before_its_top_ups_were_read_is_named(
+    tenant: Tenant, chain: Chain, token: Contract, settings: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    ask_and_pay(tenant, chain, token)
+    look(chain)
+    top_ups = [ask(tenant, chain, token.payers[0]) for _ in range(2)]
+    assert check_left_chains() == []
+    settings.CHAINS = {}
+    warning = (
+        f"Chain {chain.chain_id} has 2 reserved top-ups and is not in CHAIN_RPC_URLS, so their "
+        "payments are not credited. Put it back until it has been read past "
+        f"{top_ups[1].payable_until:%Y-%m-%d %H:%M} UTC."
+    )
+    assert [(found.id, found.msg) for found in check_left_chains()] == [("billing.W001", warning)]
+    with pytest.raises(SystemCheckError, match=re.escape(warning)):
+        call_command("check", "--deploy", "--tag", "security", "--fail-level", "WARNING")
+    with caplog.at_level(logging.WARNING, "causeway.chain"):
+        call_command("work", once=True)
+    assert [record.getMessage() for record in caplog.records] == [warning]
 
 
 def test_a_deposit_that_cannot_be_matched_does_not_stop_the_others(
