@@ -54,6 +54,7 @@ MAX_SPAN = 10_000
 # Each transaction needs a call for its receipt, and each batch is stored at once.
 MAX_TRANSACTIONS = 500
 _MAX_CLOCK_AHEAD = timedelta(days=1)
+_HINT = " If it has no {} blocks, set CHAIN_CONFIRMATIONS to a number of blocks."
 
 
 class ChainLags(ChainUnavailable):
@@ -122,10 +123,16 @@ class _TransferFilter:
         }
 
     def parse_logs(self, result: msgspec.Raw) -> list[_Log]:
-        """Returns the logs. Raises `ChainContradiction` for one that the filter excludes."""
-        logs: list[_Log] = decode(result, list[_Log])
-        if not all(map(self._is_match, logs)):
-            raise ChainContradiction("The node sent a log that we did not ask for.")
+        """Returns the logs. Raises `ChainContradiction` for one that the filter excludes.
+
+        Some nodes send null for a range without logs.
+        """
+        try:
+            logs: list[_Log] = decode(result, list[_Log] | None) or []
+            if not all(map(self._is_match, logs)):
+                raise ChainContradiction("The node sent a log that we did not ask for.")
+        except ChainContradiction as exc:
+            raise _explain(exc, f"Blocks {self.first} to {self.last}") from None
         return logs
 
     def _is_match(self, log: _Log) -> bool:
@@ -296,15 +303,18 @@ class Node:
     def _read_tagged_blocks(
         self, *tags: Literal["latest", "finalized", "safe"]
     ) -> list[ChainBlock]:
-        chain_id, *answers = self._rpc.call(
+        chain_id, *answers = self._rpc.call_each(
             ("eth_chainId", []), *(("eth_getBlockByNumber", [tag, False]) for tag in tags)
         )
-        self._require_chain(chain_id)
+        self._require_chain(_require(chain_id))
         blocks = []
         for tag, answer in zip(tags, answers, strict=True):
+            hint = "" if tag == "latest" else _HINT.format(tag)
+            if isinstance(answer, ChainUnavailable):
+                raise ChainRefused(f"{answer}{hint}")
             block: _Block | None = decode(answer, _Block | None)
             if block is None:
-                raise ChainUnavailable(f"The node knows no {tag} block yet.")
+                raise ChainUnavailable(f"The node knows no {tag} block yet.{hint}")
             blocks.append(_to_block(block))
         return blocks
 
@@ -391,16 +401,19 @@ class Node:
         receipts: dict[str, tuple[_Receipt, ChainBlock]] = {}
         payments = []
         for log in logs:
-            if log.transaction_hash not in receipts:
-                receipts[log.transaction_hash] = self._read_receipt(log)
-            receipt, block = receipts[log.transaction_hash]
-            if receipt.block_hash != log.block_hash:
-                raise ChainContradiction("A log and its receipt name different blocks.")
+            try:
+                if log.transaction_hash not in receipts:
+                    receipts[log.transaction_hash] = self._read_receipt(log)
+                receipt, block = receipts[log.transaction_hash]
+                ordinal = _ordinal(log, receipt)
+            except (ChainContradiction, ChainRefused) as exc:
+                where = f"Block {_block_number(log)}, transaction {log.transaction_hash}"
+                raise _explain(exc, where) from None
             payments.append(
                 ChainPayment(
                     chain_id=self.chain.chain_id,
                     tx_hash=log.transaction_hash,
-                    ordinal=_ordinal(log, receipt),
+                    ordinal=ordinal,
                     block_number=block.number,
                     block_hash=block.hash,
                     mined_at=block.mined_at,
@@ -430,6 +443,12 @@ class Node:
         if int(receipt.status, 16) != 1:
             raise ChainContradiction("A log belongs to a transaction that failed.")
         return receipt, block
+
+
+def _explain(error: ChainError, where: str) -> ChainError:
+    """Returns the error of blocks that stop the cursor, with their place and what to do."""
+    error.args = (f"{where}: {error} If this lasts, use another node.",)
+    return error
 
 
 def _require(result: msgspec.Raw | ChainUnavailable) -> msgspec.Raw:
@@ -472,6 +491,8 @@ def _to_block(block: _Block) -> ChainBlock:
 
 def _ordinal(log: _Log, receipt: _Receipt) -> int:
     """Returns the position of the log in its receipt, which must contain exactly one equal log."""
+    if receipt.block_hash != log.block_hash:
+        raise ChainContradiction("A log and its receipt name different blocks.")
     places = [place for place, other in enumerate(receipt.logs) if other == log]
     if len(places) != 1:
         raise ChainContradiction("A receipt does not contain its log.")

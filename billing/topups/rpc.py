@@ -67,7 +67,8 @@ class _Error(msgspec.Struct):
 
 class _Answer(msgspec.Struct):
     id: int | None = None
-    result: msgspec.Raw = msgspec.Raw(b"null")
+    # An answer without a result has an unexpected shape; a null may be one.
+    result: msgspec.Raw = msgspec.Raw()
     error: _Error | None = None
 
 

@@ -24,7 +24,7 @@ from tests.support.chains.node_faults import (
     responding,
     watching,
 )
-from tests.support.chains.nodes import Answers, Contract, Front, chain_of
+from tests.support.chains.nodes import Answers, Contract, EthTester, Front, chain_of
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -39,7 +39,10 @@ def test_a_fault_neither_loses_nor_duplicates_a_payment(
     with caplog.at_level(logging.DEBUG), pytest.raises(ChainError) as caught:
         watcher.look()
     assert isinstance(caught.value, kind)
-    assert str(caught.value) == message
+    assert seen is not None
+    assert str(caught.value) == message.format(
+        block=seen.number + 1, last=seen.number + 2, tx_hash=sent[0]
+    )
     shown = "".join(traceback.format_exception(caught.value))
     assert "node-key" not in shown + caplog.text
     assert (watcher.deposits, watcher.cursor) == ([], seen)
@@ -60,6 +63,21 @@ def test_a_log_that_is_returned_twice_is_one_payment(token: Contract, front: Fro
     front.fault = of("eth_getLogs", lambda found: [*found, *found[::-1]])
     watcher.look()
     assert watcher.units() == [6, 7]
+
+
+def test_null_for_a_range_without_logs_is_an_empty_range(
+    evm: EthTester, token: Contract, front: Front
+) -> None:
+    """Gateways in Go send a nil slice so, for instance."""
+    watcher = watching(token, front)
+    assert watcher.cursor is not None
+    begin = watcher.cursor.number
+    evm.rpc("evm_mine")
+    front.fault = of("eth_getLogs", lambda found: found or None)
+    assert watcher.look() == []
+    assert watcher.cursor.number == begin + 1
+    token.pay(5)
+    assert [deposit.units for deposit in watcher.look()] == [5]
 
 
 def test_answers_may_come_in_any_order(token: Contract, front: Front) -> None:

@@ -97,8 +97,11 @@ def test_a_fault_of_the_node_neither_loses_nor_duplicates_a_credit(
 ) -> None:
     fault, _, message = FAULTS[name]
     cursor = ChainState.objects.get().cursor
+    assert cursor is not None
     top_ups = [ask(tenant, fronted, token.payers[0]) for _ in range(3)]
-    token.pay(top_ups[0].units)
+    message = message.format(
+        block=cursor.number + 1, last=cursor.number + 2, tx_hash=token.pay(top_ups[0].units)
+    )
     token.pay_twice(top_ups[1].units, top_ups[2].units)
 
     front.fault = fault

@@ -117,6 +117,16 @@ def cut(calls: Answers, answers: Answers) -> bytes:
     return http_response(json.dumps(answers).encode()[:-20])
 
 
+def without_result(method: str) -> Fault:
+    def spoil(calls: Answers, answers: Answers) -> Answers:
+        for asked, answer in zip(calls, answers, strict=True):
+            if asked["method"] == method:
+                del answer["result"]
+        return answers
+
+    return spoil
+
+
 def changed(**fields: Any) -> Callable[[Any], Any]:
     return lambda result: {**result, **fields}
 
@@ -158,9 +168,18 @@ NOT_RPC = "The node's answer is not JSON-RPC."
 OTHER_ANSWERS = "The node's answers do not match the calls."
 SHAPE = "A result of the node has an unexpected shape."
 IMPOSSIBLE = "A block has an impossible time."
-NOT_ASKED = "The node sent a log that we did not ask for."
-NOT_IN_RECEIPT = "A receipt does not contain its log."
-OTHER_RECEIPT = "A receipt names another transaction or block than its log."
+NO_FINAL = "If it has no finalized blocks, set CHAIN_CONFIRMATIONS to a number of blocks."
+
+
+def stuck(reason: str, where: str = "Block {block}, transaction {tx_hash}") -> str:
+    """Returns the message of a cursor that stops, with `block`, `last` and `tx_hash` to fill in."""
+    return f"{where}: {reason} If this lasts, use another node."
+
+
+RANGE = "Blocks {block} to {last}"
+NOT_ASKED = stuck("The node sent a log that we did not ask for.", RANGE)
+NOT_IN_RECEIPT = stuck("A receipt does not contain its log.")
+OTHER_RECEIPT = stuck("A receipt names another transaction or block than its log.")
 
 UNAVAILABLE: dict[str, tuple[Fault, str]] = {
     "429": (responding(HTML, "429 Too Many Requests"), "The node answered with status 429."),
@@ -186,11 +205,11 @@ UNAVAILABLE: dict[str, tuple[Fault, str]] = {
     "every range refused": (refusing(-32005), "The node refused eth_getLogs with error -32005."),
     "tag refused": (
         refusing(-32602, "eth_getBlockByNumber"),
-        "The node refused eth_getBlockByNumber with error -32602.",
+        f"The node refused eth_getBlockByNumber with error -32602. {NO_FINAL}",
     ),
     "receipt refused": (
         refusing(-32000, "eth_getTransactionReceipt"),
-        "The node refused eth_getTransactionReceipt with error -32000.",
+        stuck("The node refused eth_getTransactionReceipt with error -32000."),
     ),
     "batch refused": (
         responding(b'{"jsonrpc": "2.0", "id": null, "error": {"code": -32600, "message": ""}}'),
@@ -198,7 +217,7 @@ UNAVAILABLE: dict[str, tuple[Fault, str]] = {
     ),
     "no block yet": (
         of("eth_getBlockByNumber", lambda _: None),
-        "The node knows no finalized block yet.",
+        f"The node knows no finalized block yet. {NO_FINAL}",
     ),
 }
 CONTRADICTIONS: dict[str, tuple[Fault, str]] = {
@@ -231,7 +250,7 @@ CONTRADICTIONS: dict[str, tuple[Fault, str]] = {
         block(number="0x0"),
         "The node's confirmed head moved back behind a block that it had confirmed.",
     ),
-    "null logs": (of("eth_getLogs", lambda _: None), SHAPE),
+    "logs without a result": (without_result("eth_getLogs"), stuck(SHAPE, RANGE)),
     "a log in two ways": (
         of("eth_getLogs", lambda found: [*found, changed(data="0x" + "0" * 63 + "1")(found[0])]),
         "The node sent two versions of one log.",
@@ -244,23 +263,23 @@ CONTRADICTIONS: dict[str, tuple[Fault, str]] = {
     "a log of a sender that is none": (logs(topics=[TRANSFER, OTHER, TO_US]), NOT_ASKED),
     "a log with too few topics": (logs(topics=[TRANSFER]), NOT_ASKED),
     "a log without an amount": (logs(data="0x"), NOT_ASKED),
-    "a log that is no text": (logs(data=1), SHAPE),
+    "a log that is no text": (logs(data=1), stuck(SHAPE, RANGE)),
     "a log with a larger amount": (logs(data="0x" + "f" * 64), NOT_IN_RECEIPT),
     "null receipt": (
         of("eth_getTransactionReceipt", lambda _: None),
-        "The node sent a log but has no receipt for it.",
+        stuck("The node sent a log but has no receipt for it."),
     ),
     "a receipt of a failure": (
         receipt(status="0x0"),
-        "A log belongs to a transaction that failed.",
+        stuck("A log belongs to a transaction that failed."),
     ),
-    "a receipt without a status": (receipt(status=None), SHAPE),
+    "a receipt without a status": (receipt(status=None), stuck(SHAPE)),
     "a receipt of another transaction": (receipt(transactionHash=OTHER), OTHER_RECEIPT),
     "a receipt of another block": (receipt(blockHash=OTHER), OTHER_RECEIPT),
     "a receipt of another height": (receipt(blockNumber="0x1"), OTHER_RECEIPT),
     "a log of another block than its receipt": (
         logs(blockHash=OTHER),
-        "A log and its receipt name different blocks.",
+        stuck("A log and its receipt name different blocks."),
     ),
     "a receipt without the log": (receipt(logs=[]), NOT_IN_RECEIPT),
     "a receipt with the log twice": (
