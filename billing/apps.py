@@ -83,7 +83,7 @@ class BillingConfig(CausewayApp):
         ),
         EventKind(
             "deposit.in_review",
-            "A payment belongs to no top-up; an operator decides about it.",
+            "A payment was not credited; an operator decides about it.",
             "A payment of ${amount_usd} on chain {chain_id} waits for an operator: {finding}.",
             {**_TOP_UP, "finding": "unmatched"},
             for_operators=True,

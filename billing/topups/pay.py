@@ -34,7 +34,7 @@ _SENTENCES: Final = {
     TopUp.Status.SEEN: "Payment seen, waiting until it is final",
     TopUp.Status.CONFIRMED: "Paid and credited",
     TopUp.Status.EXPIRED: "Expired: do not pay any more",
-    TopUp.Status.REVIEW: "Another amount came in: a person looks at it",
+    TopUp.Status.REVIEW: "The payment is late or of another amount: a person looks at it",
 }
 
 

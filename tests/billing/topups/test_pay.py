@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import timedelta
 from uuid import uuid4
 
 import pytest
@@ -12,8 +13,8 @@ from django.test import Client
 from billing.models import TopUp
 from billing.topups.chains import Chain
 from config.clocks.clock import clock
-from tests.support.chains.nodes import RECIPIENT
-from tests.support.chains.payments import ask
+from tests.support.chains.nodes import RECIPIENT, Contract
+from tests.support.chains.payments import ask, look
 from tests.support.factories import Tenant
 
 SENDER = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
@@ -66,6 +67,23 @@ def test_status_route_returns_the_status_as_json(
     assert client.get(f"/pay/{top_up.pk}/status").json() == {
         "status": "expired",
         "said": "Expired: do not pay any more",
+        "confirmations": 0,
+        "seconds_left": 0,
+        "is_final": False,
+    }
+
+
+def test_a_payment_in_review_is_not_said_to_be_of_another_amount_alone(
+    tenant: Tenant, chain: Chain, client: Client, token: Contract
+) -> None:
+    top_up = ask(tenant, chain, token.payers[0])
+    long_ago = clock.now() - timedelta(days=1)
+    TopUp.objects.update(expires_at=long_ago, payable_until=long_ago)
+    token.pay(top_up.units)
+    look(chain)
+    assert client.get(f"/pay/{top_up.pk}/status").json() == {
+        "status": "review",
+        "said": "The payment is late or of another amount: a person looks at it",
         "confirmations": 0,
         "seconds_left": 0,
         "is_final": False,
