@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from itertools import islice
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 from django.db import transaction
@@ -217,14 +218,20 @@ class _Plan:
     def _find_provider(self, deployment: Deployment, count_row: RowListener) -> str:
         """Returns the slug of the catalogue's provider, or of the organization's own."""
         family, dialect, address = deployment.server
-        if not family and dialect != "openai":
-            # The catalogue's provider speaks the format; the endpoint has its own address.
-            family = dialect
         if family:
-            if not Provider.objects.filter(slug=family, is_listed=True).exists():
+            known = Provider.objects.filter(slug=family, is_listed=True).first()
+            if known is None:
                 raise NotTaken(f"the catalogue does not have the provider {family!r}")
+            # All keys of a provider go to its own hosts.
+            if address is not None and urlsplit(address).hostname not in known.own_hosts():
+                raise NotTaken(f"the catalogue has the provider {family!r} at another address")
             return family
         assert address is not None, "a server of one's own has an address"
+        if dialect != "openai":
+            # With the catalogue's provider of the format, its keys and those of others would mix.
+            raise NotTaken(
+                "the address: an organization's own provider speaks OpenAI's format alone"
+            )
         if (slug := self._providers.get(_server_of(deployment))) is not None:
             return slug
         try:

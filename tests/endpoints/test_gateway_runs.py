@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +114,56 @@ def test_an_endpoint_that_cannot_be_changed_stays_behind_its_name(
     assert left_out(load(file, *owner)) == [(2, "falcon-eu", reason)]
     assert dict(ModelAlias.objects.values_list("name", "targets")) == aliases
     assert aliases["hawk-eu"] == ["acme/hawk", "acme/falcon-9"]
+
+
+def claude(**params: str) -> tuple[str, dict[str, Any]]:
+    return "claude", {"model": "anthropic/claude-haiku-4-5", "api_key": "relay-key-0123", **params}
+
+
+@pytest.fixture
+def anthropic(db: None) -> Provider:
+    provider = factories.make_provider(
+        "anthropic", dialect="anthropic", base_url="https://api.anthropic.com/v1"
+    )
+    model = factories.make_model("anthropic/claude-haiku-4.5")
+    factories.make_endpoint(model, provider, upstream_model_id="claude-haiku-4-5")
+    return provider
+
+
+ALONE = "the address: an organization's own provider speaks OpenAI's format alone"
+
+
+def test_a_relay_gets_no_key_of_the_provider_whose_format_it_speaks(
+    anthropic: Provider, owner: tuple[str, str], file: Path
+) -> None:
+    relay = claude(api_base="https://relay.acme.example")
+    file.write_text(write_entries(claude(api_key="sk-ant-0123456789"), relay))
+    assert left_out(load_twice(file, *owner)) == [(3, "claude", ALONE)]
+    endpoint, credential = PrivateEndpoint.objects.get(), ByokCredential.objects.get()
+    assert endpoint.base_url == "https://api.anthropic.com/v1"
+    assert credential.reveal().reveal() == "sk-ant-0123456789"
+
+
+def test_a_provider_gets_no_key_of_a_relay(
+    anthropic: Provider, owner: tuple[str, str], file: Path
+) -> None:
+    with snapshots.unchanged():
+        file.write_text(write_entries(claude(api_base="https://relay.acme.example")))
+        assert left_out(load(file, *owner)) == [(2, "claude", ALONE)]
+        channel = {
+            "type": 14, "name": "relay", "key": "relay-key-0123", "models": "claude-haiku-4-5",
+            "base_url": "https://relay.acme.example",
+        }  # fmt: skip
+        file.write_text(json.dumps([channel]))
+        report = load(file, *owner, source="new-api")
+        assert left_out(report) == [(1, "claude-haiku-4-5", ALONE)]
+
+
+def test_a_provider_that_an_operator_has_elsewhere_gets_no_key(
+    anthropic: Provider, owner: tuple[str, str], file: Path
+) -> None:
+    Provider.objects.update(base_url="https://relay.operator.example/v1")
+    file.write_text(write_entries(claude()))
+    with snapshots.unchanged():
+        reason = "the catalogue has the provider 'anthropic' at another address"
+        assert left_out(load(file, *owner)) == [(2, "claude", reason)]
