@@ -353,6 +353,8 @@ def _find_source(provider: str, members: _Members, servers: Servers) -> _Source:
     known = PROVIDERS.get(provider)
     server = None if known is None else servers[known.slug]
     if server is not None and server.is_cloud:
+        if server.dialect != "azure" and members.text("api_base", "base_url") is not None:
+            raise NotTaken(f"api_base: {server.family} is called at its own address alone")
         return _Source(provider, server, is_given=False)
     address = members.address(provider)
     base_url = (address or _ADDRESSES.get(provider, "")).rstrip("/")

@@ -164,6 +164,14 @@ def test_lengths_may_be_texts() -> None:
             {"model": "azure/m", "api_key": KEY, "api_version": "newest"},
             "api_version: must be a date such as 2024-10-21, or latest",
         ),
+        (
+            {"model": "bedrock/us-east-1/m", "api_key": KEY, "api_base": "https://aws.example"},
+            "api_base: amazon-bedrock is called at its own address alone",
+        ),
+        (
+            {"model": "vertex_ai/m", "base_url": "https://google.example"},
+            "api_base: google-vertex is called at its own address alone",
+        ),
     ],
 )
 def test_a_value_that_means_nothing_leaves_its_entry_out(
