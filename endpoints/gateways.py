@@ -164,6 +164,8 @@ class _Plan:
                     raise NotTaken(problem) from None
                 # It is there, and stays as it is.
                 self._gateway.leave(deployment, problem)
+            else:
+                self.known.leave_price(self._gateway, deployment, model)
             self._rows[values] = row
         elif stored != row and deployment.has_terms:
             self._gateway.leave(deployment, REPEATED)

@@ -130,6 +130,14 @@ def anthropic(db: None) -> Provider:
     return provider
 
 
+def test_a_snapshot_that_takes_the_price_of_another_one_says_so(
+    anthropic: Provider, owner: tuple[str, str], file: Path
+) -> None:
+    file.write_text(write_entries(claude(model="anthropic/claude-haiku-4-5-20251001")))
+    reason = "its own price: that of anthropic/claude-haiku-4.5-2026-01-01 is taken"
+    assert left_out(load_twice(file, *owner)) == [(2, "claude", reason)]
+
+
 ALONE = "the address: an organization's own provider speaks OpenAI's format alone"
 
 

@@ -294,6 +294,8 @@ class _Plan:
         first = self.endpoints.setdefault(endpoint_key(endpoint), endpoint)
         if first != endpoint and deployment.has_terms:
             self.gateway.leave(deployment, REPEATED)
+        if stored is None:
+            self.known.leave_price(self.gateway, deployment, slug)
         self.known.add(endpoint)
         if slug.startswith(f"{row.slug}/"):
             self._made.setdefault(deployment.name, slug)

@@ -13,7 +13,12 @@ import msgspec
 
 from catalog import imports
 from catalog.aliases.spellings import ModelNames, Rank, drop_date, fold, spell
-from catalog.connecting.gateways.deployments import Deployment, GatewayServer, NotTaken
+from catalog.connecting.gateways.deployments import (
+    Deployment,
+    GatewayFile,
+    GatewayServer,
+    NotTaken,
+)
 from catalog.models import LanguageModel, ModelEndpoint
 from catalog.pricing.contract import Line, Pricing
 from catalog.rows import EndpointRow, ModelRow, ProviderRow, endpoint_row, model_row, price_of
@@ -86,14 +91,18 @@ class KnownModels:
 
     def find_model(self, deployment: Deployment) -> str | None:
         """Returns the permanent slug of the model that a deployment serves."""
+        return self._match(deployment)[0]
+
+    def _match(self, deployment: Deployment) -> tuple[str | None, str]:
+        """Returns the slug of a deployment's model, and the date that was dropped to find it."""
         if (exact := self._find_exact(deployment)) is not None:
-            return exact.model
-        for text in _spellings(deployment):
+            return exact.model, ""
+        for text, date in _spellings(deployment):
             ranked = sorted(self._spelled.get(text, ()))
             # Two models of one spelling are no answer.
             if ranked and (len(ranked) == 1 or ranked[0][0] != ranked[1][0]):
-                return ranked[0][1]
-        return None
+                return ranked[0][1], date
+        return None, ""
 
     def name_upstream(self, deployment: Deployment, model: str) -> str:
         """Returns the name that the provider has for a model.
@@ -137,6 +146,15 @@ class KnownModels:
         rows = self._rows_at(deployment.server, model) or self.of_model.get(model, [])
         return min(rows, key=lambda row: price_of(row).completion, default=None)
 
+    def leave_price(self, gateway: GatewayFile, deployment: Deployment, model: str) -> None:
+        """Leaves out the price of a dated snapshot that the catalogue knows by another date."""
+        found, date = self._match(deployment)
+        if found != model or not date or (deployment.pricing or {}).keys() >= _ZEROS.keys():
+            return
+        ids = (each.upstream_model_id for each in self.of_model.get(model, ()))
+        if not any(_undash(date) in _undash(fold(name)) for name in (model, *ids)):
+            gateway.leave(deployment, f"its own price: that of {model} is taken")
+
     def price(self, deployment: Deployment, template: EndpointRow | None) -> Mapping[str, Any]:
         """Returns the members of an endpoint's row that state its price.
 
@@ -162,15 +180,23 @@ class KnownModels:
         return {"pricing": pricing, "lines": lines or None, "source": "", "as_of": None}
 
 
-def _spellings(deployment: Deployment) -> Iterator[str]:
-    """Yields the names that a model may have in the catalogue, the surest first."""
+def _spellings(deployment: Deployment) -> Iterator[tuple[str, str]]:
+    """Yields the names that a model may have in the catalogue, the surest first.
+
+    Behind each stands the date that it lacks, or ``latest``.
+    """
     for name in (deployment.hint, deployment.upstream_id, _GEO.sub("", deployment.upstream_id)):
         parts = name.split("/")
         for first in range(len(parts)):
             text = fold("/".join(parts[first:]))
             if text:
-                yield text
-                yield drop_date(text)
+                yield text, ""
+                undated = drop_date(text)
+                yield undated, text[len(undated) :]
+
+
+def _undash(text: str) -> str:
+    return text.replace("-", "")
 
 
 def region_of(upstream_id: str) -> str:

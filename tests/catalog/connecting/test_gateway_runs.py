@@ -140,6 +140,22 @@ def test_a_model_of_vertex_has_its_date_behind_an_at(file: Path) -> None:
     assert ModelEndpoint.objects.get().upstream_model_id == "claude-opus-4-5@20251101"
 
 
+def test_a_snapshot_that_takes_the_price_of_another_one_says_so(file: Path) -> None:
+    names = ["gpt-4o-2024-05-13", "gpt-4o-2024-08-06", "gpt-4o-mini-2024-01-01"]
+    entries = [(name, {"model": f"openai/{name}", "api_key": KEY}) for name in names]
+    entries[2][1].update(PRICES)
+    azure = {"model": "azure/ours", "api_base": "https://a.example", "api_key": KEY}
+    named = ("azure", {**azure, "base_model": "azure/gpt-4o-2024-11-20"})
+    file.write_text(write_entries(*entries, named))
+    told = [(line, text) for line, _, text in left_out(load(file)) if "price" in text]
+    reason = "its own price: that of openai/gpt-4o-2024-08-06 is taken"
+    assert told == [(2, reason), (5, reason)]
+    # The stored price is that of the endpoint itself.
+    report = load(file)
+    assert report["unchanged"]["endpoints"] == 4
+    assert not [text for _, _, text in left_out(report) if "price" in text]
+
+
 def test_the_base_model_of_a_deployment_at_azure_comes_before_its_name(file: Path) -> None:
     params = {"model": "azure/gpt-4o", "api_base": "https://a.example", "api_key": KEY}
     file.write_text(write_entries(("ours", {**params, "base_model": "azure/gpt-4.1"})))
