@@ -275,7 +275,7 @@ class _Plan:
         return name_models(self.organization.slug, [name], ())[name]
 
     def _read_terms(self, deployment: Deployment, model: str) -> dict[str, Any]:
-        """Returns the members of a row that state price, time limits and shares."""
+        """Returns the members of a row that state price, time limits, lengths and shares."""
         template = self.known.find_template(deployment, model)
         price = EndpointRow(
             model=model,
@@ -286,8 +286,13 @@ class _Plan:
         members: dict[str, Any] = imports.price_members(price_of(price))
         if deployment.timeouts:
             members["timeouts"] = deployment.timeouts
-        if deployment.routing:
-            members["settings"] = {"routing": deployment.routing}
+        settings = {
+            "context_length": deployment.context_length,
+            "max_completion_tokens": deployment.max_completion_tokens,
+            "routing": deployment.routing,
+        }
+        if stated := {name: value for name, value in settings.items() if value}:
+            members["settings"] = stated
         return {name: each for name, each in members.items() if each is not msgspec.UNSET}
 
 

@@ -138,6 +138,22 @@ def test_a_snapshot_that_takes_the_price_of_another_one_says_so(
     assert left_out(load_twice(file, *owner)) == [(2, "claude", reason)]
 
 
+def test_lengths_become_those_of_the_endpoint(
+    anthropic: Provider, owner: tuple[str, str], file: Path
+) -> None:
+    document = json.loads(write_entries(claude()))
+    lengths = {"max_input_tokens": 100_000, "max_output_tokens": 4_000}
+    document["model_list"][0]["model_info"] = lengths
+    file.write_text(json.dumps(document))
+    assert left_out(load_twice(file, *owner)) == []
+    endpoint = PrivateEndpoint.objects.get()
+    assert endpoint.settings == {"context_length": 100_000, "max_completion_tokens": 4_000}
+    lengths["max_input_tokens"] = 200_000
+    file.write_text(json.dumps(document))
+    assert load(file, *owner)["updated"]["private_endpoints"] == 1
+    assert PrivateEndpoint.objects.get().settings["context_length"] == 200_000
+
+
 ALONE = "the address: an organization's own provider speaks OpenAI's format alone"
 
 
