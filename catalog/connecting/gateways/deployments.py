@@ -24,6 +24,10 @@ MOST_MODELS: Final = 10_000
 _MOST_SHOWN: Final = 300
 _LONGEST_ID: Final = 255
 _DATED: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:-preview)?")
+# Vertex AI knows Google's own models by their author; other gateways leave it out.
+_GOOGLES: Final = re.compile(
+    r"(?:gemini-|[a-z0-9]*gemma|image(?:n|generation)|(?:text|multimodal)[a-z-]*embedding)[^/*]*"
+)
 # Versions of Azure's interface that have no date in its URL.
 _UNDATED: Final = ("", "latest", "preview", "v1")
 # The reason why weights and priorities become nothing in the catalogue.
@@ -165,6 +169,11 @@ def locate(dialect: str, address: str, servers: Servers) -> GatewayServer:
     if dialect == "gemini":
         raise NotTaken("the address: Google's format is spoken to Google's own address alone")
     return GatewayServer("", dialect, base_url)
+
+
+def name_googles(name: str) -> str:
+    """Returns the name that Vertex AI has for a model of Google's; other names stay."""
+    return f"google/{name}" if _GOOGLES.fullmatch(name) else name
 
 
 def read_share(value: Any, *, least: int = 1) -> int | None:

@@ -22,6 +22,7 @@ from catalog.connecting.gateways.deployments import (
     NotTaken,
     Servers,
     locate,
+    name_googles,
     read_secret,
     read_share,
     read_version,
@@ -74,8 +75,15 @@ _BARE: Final = (
     ("anthropic", "claude-"),
     ("vertex_ai", "gemini-"),
 )
-# Parts of a model's path that choose a route of LiteLLM's.
-_ROUTES: Final = re.compile(r"(?:(?:converse|converse_like|invoke|responses|o_series)/)+")
+# Parts of a model's path that choose a route of LiteLLM's, or the form of a model of one's own at
+# Bedrock; and routes to interfaces of clouds that no dialect has.
+_ROUTES: Final = re.compile(
+    r"(?:(?:converse|converse_like|invoke|responses|chat_completions|o_series|gpt5_series"
+    r"|model_router)/)+|(?:llama|deepseek_r1|qwen[23]|openai|moonshot|nova(?:-2)?)/(?=arn:aws)"
+)
+_OTHER_ROUTES: Final = re.compile(
+    r"agents?|agentcore|agent_engine|async_invoke|claude_platform|mantle"
+)
 _REGION: Final = re.compile(r"([a-z]{2}(?:-[a-z]+)+-[0-9]{1,2})/")
 # Fireworks' names begin so; LiteLLM adds it to short ones.
 _FIREWORKS: Final = "accounts/fireworks/"
@@ -300,6 +308,9 @@ def _read_deployment(members: _Members, line: int, name: str, servers: Servers) 
         raise NotTaken("the deployment is blocked")
     provider, upstream = _split_model(model, members.text("custom_llm_provider"))
     source = _find_source(provider, members, servers)
+    route, slash, _ = upstream.partition("/")
+    if source.server.is_cloud and slash and _OTHER_ROUTES.fullmatch(route):
+        raise NotTaken(f"litellm_params.model: the route {route!r} has no counterpart")
     if source.server.dialect == "bedrock" and (match := _REGION.match(upstream)):
         members.setdefault("aws_region_name", match[1])
         upstream = upstream[match.end() :]
@@ -344,9 +355,7 @@ def _split_model(model: str, provider: str | None) -> tuple[str, str]:
     if provider == "fireworks_ai" and not model.startswith("accounts/") and "#" not in model:
         return provider, f"{_FIREWORKS}{'routers' if model.endswith('-fast') else 'models'}/{model}"
     known = PROVIDERS.get(provider)
-    if known is None or "/" in model or "*" in model or model.startswith("claude"):
-        return provider, model
-    return provider, f"{known.adds}{model}"
+    return provider, name_googles(model) if known is not None and known.adds else model
 
 
 def _find_source(provider: str, members: _Members, servers: Servers) -> _Source:

@@ -20,6 +20,7 @@ from catalog.connecting.gateways.deployments import (
     NotTaken,
     Servers,
     locate,
+    name_googles,
     read_secret,
     read_share,
     read_version,
@@ -227,8 +228,7 @@ def _write_name(name: str, server: GatewayServer, channel: Entry) -> str:
     created = channel.get("created_time")
     if server.dialect == "azure" and isinstance(created, int) and created < _DOTS_SINCE:
         return name.replace(".", "")
-    is_googles = server.dialect == "vertex" and "/" not in name and not name.startswith("claude")
-    return f"google/{name}" if is_googles else name
+    return name_googles(name) if server.dialect == "vertex" else name
 
 
 def _is_shared(channel: Entry) -> bool:

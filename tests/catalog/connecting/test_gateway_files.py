@@ -118,6 +118,41 @@ def test_short_names_of_fireworks_get_their_beginning(model: str, upstream_id: s
     ]
 
 
+ARN = "arn:aws:bedrock:us-east-1:123456789012:imported-model/m"
+
+
+@pytest.mark.parametrize(
+    ("model", "upstream_id"),
+    [
+        ("azure/gpt5_series/gpt-5-mini", "gpt-5-mini"),
+        ("azure/o_series/o3-mini", "o3-mini"),
+        ("azure_ai/model_router/ours", "ours"),
+        ("bedrock/chat_completions/openai.gpt-oss-120b-1:0", "openai.gpt-oss-120b-1:0"),
+        ("bedrock/converse/us.amazon.nova-pro-v1:0", "us.amazon.nova-pro-v1:0"),
+        (f"bedrock/deepseek_r1/{ARN}", ARN),
+        (f"bedrock/eu-west-1/{ARN}", ARN),
+        ("vertex_ai/gemini-3-flash", "google/gemini-3-flash"),
+        ("vertex_ai/gemma-3-27b-it", "google/gemma-3-27b-it"),
+        ("vertex_ai/imagen-4.0-generate-001", "google/imagen-4.0-generate-001"),
+        ("vertex_ai/text-multilingual-embedding-002", "google/text-multilingual-embedding-002"),
+        ("vertex_ai/multimodalembedding@001", "google/multimodalembedding@001"),
+        ("vertex_ai/mistral-large@2407", "mistral-large@2407"),
+        ("vertex_ai/claude-opus-4-5@20251101", "claude-opus-4-5@20251101"),
+        ("vertex_ai/openai/gpt-oss-120b-maas", "openai/gpt-oss-120b-maas"),
+    ],
+)
+def test_a_cloud_has_the_name_without_what_leads_to_it(model: str, upstream_id: str) -> None:
+    found = read_entry(model, aws_region_name="eu-west-1", vertex_location="global", api_key=KEY)
+    assert [each.upstream_id for each in found.deployments] == [upstream_id]
+
+
+@pytest.mark.parametrize("route", ["mantle", "agent", "agentcore"])
+def test_a_route_to_another_interface_of_a_cloud_is_left_out(route: str) -> None:
+    found = read_entry(f"bedrock/{route}/m", aws_region_name="us-east-1", api_key=KEY)
+    reason = f"litellm_params.model: the route {route!r} has no counterpart"
+    assert (found.deployments, reasons(found)) == ([], [reason])
+
+
 @pytest.mark.parametrize(
     ("mode", "prices", "pricing", "left"),
     [
@@ -244,11 +279,13 @@ def test_a_channel_has_the_server_and_the_key_that_are_meant(
 def test_models_of_vertex_have_locations_of_their_own() -> None:
     other = json.dumps({"default": "us-central1", "claude-opus-4-5": "europe-west1"})
     found = read_channel(
-        41, key='{"project_id": "p"}', other=other, models="claude-opus-4-5,gemini-3-flash"
-    )
+        41, key='{"project_id": "p"}', other=other,
+        models="claude-opus-4-5,gemini-3-flash,mistral-large@2407",
+    )  # fmt: skip
     assert [(each.upstream_id, each.place) for each in found.deployments] == [
         ("claude-opus-4-5", {"location": "europe-west1"}),
         ("google/gemini-3-flash", {"location": "us-central1"}),
+        ("mistral-large@2407", {"location": "us-central1"}),
     ]
 
 
