@@ -164,7 +164,8 @@ def locate(dialect: str, address: str, servers: Servers) -> GatewayServer:
     except InvalidURL as exc:
         raise NotTaken(f"the address: {exc}") from None
     for server in servers.values():
-        if server.base_url == base_url:
+        # Some leave out the version, which others add.
+        if server.base_url in (base_url, f"{base_url}/v1"):
             return server
     if dialect == "gemini":
         raise NotTaken("the address: Google's format is spoken to Google's own address alone")

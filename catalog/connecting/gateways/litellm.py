@@ -31,7 +31,7 @@ from catalog.connecting.gateways.deployments import (
 from catalog.connecting.gateways.documents import Entry, Items, UnreadableGateway, read_yaml
 from catalog.sync.documents import InvalidRow
 from catalog.sync.litellm import OUTPUTS, PROVIDERS, is_price, read_stated_price
-from config.credentials import Secret
+from config.credentials import NO_SECRET, Secret
 from config.egress.rules import MOST_SECONDS
 
 _ENVIRONMENT: Final = "os.environ/"
@@ -142,7 +142,7 @@ def read_config(text: str, environ: Mapping[str, str], servers: Servers) -> Gate
         routing: Mapping[str, int] = {}
         try:
             members = _Members(entry, credentials, environ)
-            deployment = _read_deployment(members, line, name, servers)
+            deployment = _read_deployment(members, line, name, servers, found)
             found.add(deployment)
             routing = deployment.routing
         except (NotTaken, InvalidRow) as exc:
@@ -286,7 +286,16 @@ class _Source(NamedTuple):
             return ()
         if known is None and self.is_given and _ADDRESSES[self.provider].startswith("https:"):
             return ()
+        return self._usual_variables
+
+    @property
+    def _usual_variables(self) -> tuple[str, ...]:
         return _VARIABLES.get(self.provider, (f"{self.provider.upper()}_API_KEY",))
+
+    def find_unsent(self, members: _Members) -> str | None:
+        """Returns the variable whose key LiteLLM sends to the server, and the import does not."""
+        names = () if self.variables else self._usual_variables
+        return next(filter(members.first, names), None)
 
     @property
     def missing(self) -> str:
@@ -297,7 +306,9 @@ class _Source(NamedTuple):
         return f"api_key is missing{unset}"
 
 
-def _read_deployment(members: _Members, line: int, name: str, servers: Servers) -> Deployment:
+def _read_deployment(
+    members: _Members, line: int, name: str, servers: Servers, found: GatewayFile
+) -> Deployment:
     """Returns the deployment of an entry; raises :class:`NotTaken`."""
     model, mode = members.text("model"), members.get("mode", "chat")
     if model is None:
@@ -318,7 +329,7 @@ def _read_deployment(members: _Members, line: int, name: str, servers: Servers) 
     pricing, lines = _read_price(members, mode)
     order, weight = (read_share(members.get(share), least=0) for share in _SHARES)
     shares = {"priority": None if order is None else _FIRST - order, "weight": weight or None}
-    return Deployment(
+    deployment = Deployment(
         line=line,
         name=name,
         server=source.server,
@@ -335,6 +346,10 @@ def _read_deployment(members: _Members, line: int, name: str, servers: Servers) 
         hint=str(members.get("base_model") or ""),
         **members.numbers(_LENGTHS, most=_LONGEST),
     )
+    unsent = source.find_unsent(members)
+    if unsent and secret == NO_SECRET and members.text("api_key") is None:
+        found.leave(deployment, f"its key: {unsent} is not sent to this address; state api_key")
+    return deployment
 
 
 def _split_model(model: str, provider: str | None) -> tuple[str, str]:

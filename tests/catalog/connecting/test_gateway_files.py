@@ -16,6 +16,7 @@ KEY = "sk-0123456789abcdef"
 ENVIRON = {
     "OPENAI_API_KEY": "sk-of-openai-0123456789", "OPENROUTER_API_KEY": "sk-of-router-0123456789",
     "HOSTED_VLLM_API_KEY": "sk-of-vllm-0123456789", "OLLAMA_API_BASE": "http://ollama.lan:11434",
+    "DEEPSEEK_API_KEY": "sk-of-deepseek-0123456789",
     "AZURE_API_BASE": "https://one.openai.azure.com", "AZURE_AI_API_BASE": "https://two.azure.com",
 }  # fmt: skip
 
@@ -56,6 +57,13 @@ def reasons(found: GatewayFile) -> list[str]:
         ("openai/m", {}, bundled("openai"), ENVIRON["OPENAI_API_KEY"]),
         # The key of one provider is not that of another, nor of a server of one's own.
         ("openai/m", {"api_base": "https://API.deepseek.com/v1/"}, bundled("deepseek"), None),
+        # Without the version, an address is still the provider's.
+        (
+            "deepseek/m", {"api_base": "https://api.deepseek.com"}, bundled("deepseek"),
+            ENVIRON["DEEPSEEK_API_KEY"],
+        ),
+        ("mistral/m", {"api_base": "https://api.mistral.ai/"}, bundled("mistral"), None),
+        ("openai/m", {"api_base": "https://api.deepseek.com"}, bundled("deepseek"), None),
         ("openai/m", {"api_base": "http://GPU.lan:8000/v1"}, own("http://gpu.lan:8000/v1"), ""),
         (
             "openrouter/m", {}, own("https://openrouter.ai/api/v1"),
@@ -77,6 +85,27 @@ def test_a_deployment_has_the_server_and_the_key_that_are_meant(
 ) -> None:
     [found] = read_entry(model, **params).deployments
     assert (found.server, found.upstream_id, key_of(found)) == (server, "m", key)
+
+
+@pytest.mark.parametrize(
+    ("model", "params", "unsent"),
+    [
+        ("openai/m", {}, "OPENAI_API_KEY"),
+        ("openrouter/m", {}, "OPENROUTER_API_KEY"),
+        ("deepseek/m", {}, "DEEPSEEK_API_KEY"),
+        ("openai/m", {"api_key": "none"}, ""),
+        ("openai/m", {"api_key": KEY}, ""),
+        ("groq/m", {}, ""),
+        ("hosted_vllm/m", {}, ""),
+    ],
+)
+def test_a_key_that_is_not_sent_to_another_address_is_named(
+    model: str, params: dict[str, str], unsent: str
+) -> None:
+    found = read_entry(model, api_base="https://gpu.example/v1", **params)
+    assert [each.server for each in found.deployments] == [own("https://gpu.example/v1")]
+    told = [f"its key: {unsent} is not sent to this address; state api_key"] if unsent else []
+    assert reasons(found) == told
 
 
 @pytest.mark.parametrize(
@@ -250,6 +279,7 @@ def test_a_star_in_a_name_alone_is_a_name() -> None:
         (20, {"key": ""}, own("https://openrouter.ai/api/v1"), None),
         (1, {"key": "", "base_url": "http://gpu.lan"}, own("http://gpu.lan/v1"), None),
         (1, {"key": "none", "base_url": "http://gpu.lan"}, own("http://gpu.lan/v1"), ""),
+        (8, {"base_url": "https://api.deepseek.com/chat/completions"}, bundled("deepseek"), KEY),
         (20, {"key": "none"}, own("https://openrouter.ai/api/v1"), None),
         (4, {"key": ""}, own("http://localhost:11434/v1"), ""),
         (

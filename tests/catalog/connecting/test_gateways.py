@@ -109,6 +109,7 @@ def test_what_has_no_counterpart_is_named_with_its_line() -> None:
         (3, "gpt-4o", f"litellm_params.weight: {SHARED}"),
         (27, "claude-cheap", "litellm_params.temperature: no counterpart"),
         (31, "llama", "model_info.id: no counterpart"),
+        (43, "unpriced", "its key: OPENAI_API_KEY is not sent to this address; state api_key"),
         (43, "unpriced", "the catalogue does not know the model, and the file lacks a price"),
         (47, "unset", "api_key: the environment variable GROQ_KEY_OF_NOBODY is not set"),
         (52, "router_settings.routing_strategy", SHARED),
