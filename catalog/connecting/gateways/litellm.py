@@ -108,6 +108,7 @@ _GROUPS: Final[Mapping[str, frozenset[str]]] = {
     ),
     "model_info": frozenset(("mode", "base_model", "blocked", *_LENGTHS, *_LIMITS)),
 }  # fmt: skip
+_CREDENTIAL: Final = ("credential_name", "credential_values")
 _SHARES: Final = {"order": "priority", "weight": "weight"}
 _TEXT: Final = "text"
 _FIRST: Final = 1_000
@@ -132,7 +133,7 @@ def read_config(text: str, environ: Mapping[str, str], servers: Servers) -> Gate
     if not isinstance(models, Items):
         line = document.lines.get("model_list", 1)
         raise UnreadableGateway(f"Line {line}: model_list must be a list of models.")
-    credentials = _read_credentials(document, found)
+    credentials, named = _read_credentials(document, found), []
     for line, entry in models.lined():
         name = entry.get("model_name") if isinstance(entry, Entry) else None
         if not isinstance(name, str) or not name:
@@ -149,27 +150,36 @@ def read_config(text: str, environ: Mapping[str, str], servers: Servers) -> Gate
             found.leave_out(line, name, str(exc))
         found.leave_members(line, name, _find_others(entry))
         stated = entry.get("litellm_params")
-        for member in stated if isinstance(stated, Entry) else ():
-            if member in _SHARES:
+        for member, value in stated.items() if isinstance(stated, Entry) else ():
+            if member == "litellm_credential_name":
+                named.append(value)
+            elif member in _SHARES:
                 reason = f"litellm_params.{member}: {SHARED}"
                 found.leave_out(line, name, reason, is_share=_SHARES[member] in routing)
+    for name, credential in credentials.items():
+        if name not in named:
+            found.leave_out(credential.line, name, "no entry of model_list names the credential")
     _read_settings(document, found)
     return found
 
 
 def _read_credentials(document: Entry, found: GatewayFile) -> dict[str, Entry]:
-    """Returns the values of ``credential_list`` by their names."""
+    """Returns the elements of ``credential_list`` by their names, of which the first ones count."""
     credentials: dict[str, Entry] = {}
     listed = document.get("credential_list")
     for line, entry in listed.lined() if isinstance(listed, Items) else ():
         stated = entry if isinstance(entry, Entry) else {}
-        name, values = stated.get("credential_name"), stated.get("credential_values")
-        if isinstance(name, str) and isinstance(values, Entry):
-            credentials[name] = values
-            others = (each for each in values if each not in _GROUPS["litellm_params"])
-            found.leave_members(line, name, (f"credential_values.{each}" for each in others))
-        else:
+        name, values = map(stated.get, _CREDENTIAL)
+        if not isinstance(name, str) or not isinstance(values, Entry):
             found.leave_out(line, "credential_list", "it has no name, or no values")
+        elif name in credentials:
+            found.leave_out(line, name, "the name has a credential already; the first one counts")
+        else:
+            credentials[name] = entry
+            known = _GROUPS["litellm_params"]
+            others = [f"credential_values.{each}" for each in values if each not in known]
+            others += (each for each in entry if each not in _CREDENTIAL)
+            found.leave_members(line, name, others)
     return credentials
 
 
@@ -209,14 +219,16 @@ class _Members(dict[str, Any]):
         params, info = (
             stated if isinstance(stated := entry.get(group), Entry) else {} for group in _GROUPS
         )
-        name = params.get("litellm_credential_name")
-        if isinstance(name, str) and name not in credentials:
-            raise NotTaken(f"credential_list has no {name!r}")
+        name, named = params.get("litellm_credential_name"), {}
+        if isinstance(name, str):
+            if name not in credentials:
+                raise NotTaken(f"credential_list has no {name!r}")
+            named = credentials[name]["credential_values"]
         of_params, of_info = _GROUPS.values()
         for values, names in (
             (entry, _LIMITS),
             (info, of_info),
-            (credentials.get(str(name), {}), of_params),
+            (named, of_params),
             (params, of_params),
         ):
             for member, value in values.items():

@@ -262,6 +262,25 @@ def test_fallbacks_with_parameters_show_no_secret_and_the_first_ones_count() -> 
     ]
 
 
+def test_credentials_that_become_nothing_are_named() -> None:
+    listed = [
+        {"credential_name": "a", "credential_values": {"api_key": f"{KEY}-1"}},
+        {"credential_name": "a", "credential_values": {"api_key": f"{KEY}-2"}},
+        {
+            "credential_name": "b", "credential_values": {"api_key": KEY, "client_id": "c"},
+            "credential_info": {"description": "d"},
+        },
+    ]  # fmt: skip
+    params = {"model": "openai/m", "litellm_credential_name": "a"}
+    found = read_lite({"litellm_params": params}, credential_list=listed)
+    assert list(map(key_of, found.deployments)) == [f"{KEY}-1"]
+    assert [(each.name, each.reason) for each in found.left_out] == [
+        ("a", "the name has a credential already; the first one counts"),
+        ("b", "credential_values.client_id, credential_info: no counterpart"),
+        ("b", "no entry of model_list names the credential"),
+    ]
+
+
 def test_a_star_in_a_name_alone_is_a_name() -> None:
     entries = [("claude-*", "openai/gpt-4o"), ("*", "openai/gpt-4o-mini"), ("o/*", "openai/*")]
     found = read_lite(
