@@ -112,6 +112,7 @@ _CREDENTIAL: Final = ("credential_name", "credential_values")
 _SHARES: Final = {"order": "priority", "weight": "weight"}
 _TEXT: Final = "text"
 _FIRST: Final = 1_000
+_INCLUDED: Final = "put the included files' model_list into this one"
 # What a person does instead. Other members have no counterpart.
 _ADVICE: Final[Mapping[str, str]] = {
     "general_settings.master_key": "programs that use it go on with import_keys, column key",
@@ -120,7 +121,7 @@ _ADVICE: Final[Mapping[str, str]] = {
     "litellm_settings.callbacks": "see docs/broadcast.md",
     "litellm_settings.success_callback": "see docs/broadcast.md",
     "router_settings.routing_strategy": SHARED,
-    "include": "import the included files one by one",
+    "include": _INCLUDED,
     "environment_variables": "set them where Causeway runs",
     "guardrails": "see docs/guardrails.md",
 }
@@ -131,6 +132,8 @@ def read_config(text: str, environ: Mapping[str, str], servers: Servers) -> Gate
     document, found = read_yaml(text), GatewayFile()
     models = document.get("model_list")
     if not isinstance(models, Items):
+        if models is None and "include" in document:
+            raise UnreadableGateway(f"Line {document.lines['include']}: {_INCLUDED}.")
         line = document.lines.get("model_list", 1)
         raise UnreadableGateway(f"Line {line}: model_list must be a list of models.")
     credentials, named = _read_credentials(document, found), []

@@ -475,6 +475,7 @@ def test_a_channel_that_cannot_be_used_is_left_out(
         ("litellm", "model_list:\n  - model_name: [a", "Line 2: not YAML"),
         ("litellm", "model_list:\n  - {model_name: a, model_name: b}", "Line 2: 'model_name' is"),
         ("litellm", "a: 1\nmodel_list: 5", "Line 2: model_list must be a list"),
+        ("litellm", "a: 1\ninclude: [b]", "Line 2: put the included files' model_list into this"),
         ("litellm", "model_list:\n  - 5", "Line 2: an entry of model_list must be an object"),
         ("litellm", "a: &a\n  b: *a\nmodel_list: []", "Line 1: not YAML: found unconstructable"),
         ("litellm", "a: !!python/object:os.system x", "Line 1: not YAML: could not determine a"),
