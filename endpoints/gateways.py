@@ -31,7 +31,7 @@ from catalog.connecting.gateways.deployments import (
     is_at,
     is_same,
 )
-from catalog.connecting.gateways.known import KnownModels
+from catalog.connecting.gateways.known import ADD_MODEL, KnownModels
 from catalog.connecting.servers import guess_output, name_models, number_names, recognize
 from catalog.models import LanguageModel, Provider
 from catalog.rows import EndpointRow, price_of
@@ -269,7 +269,7 @@ class _Plan:
         if output != "text" or not stated.keys() >= {"prompt", "completion"}:
             raise NotTaken(
                 "the catalogue does not have the model, and the file lacks the price of a text "
-                "model of the organization's own"
+                f"model of the organization's own; {ADD_MODEL}"
             )
         name = deployment.own_name
         return name_models(self.organization.slug, [name], ())[name]

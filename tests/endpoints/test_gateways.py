@@ -49,7 +49,7 @@ NO_LIMITS = (
 NOT_AGAIN = "its price, lengths, time limits and share: an entry before has the same endpoint"
 NO_PRICE = (
     "the catalogue does not have the model, and the file lacks the price of a text model of the "
-    "organization's own"
+    "organization's own; add the model and its price to the catalogue, and import again"
 )
 
 

@@ -24,6 +24,7 @@ from catalog.pricing.contract import Line, Pricing
 from catalog.rows import EndpointRow, ModelRow, ProviderRow, endpoint_row, model_row, price_of
 
 _ZEROS: Final = {"prompt": "0", "completion": "0"}
+ADD_MODEL: Final = "add the model and its price to the catalogue, and import again"
 # Where Bedrock serves a model from, before its name; and the regions of endpoints for some of them.
 _GEO: Final = re.compile(r"(us-gov|us|eu|apac|jp|au|ca|global)\.")
 _REGIONS: Final = {"us": "us", "eu": "europe"}
@@ -163,7 +164,9 @@ class KnownModels:
         stated = deployment.pricing
         if template is None and not (stated and stated.keys() >= _ZEROS.keys()):
             missing = "a price" if not stated else "the price of the prompt and of the completion"
-            raise NotTaken(f"the catalogue does not know the model, and the file lacks {missing}")
+            raise NotTaken(
+                f"the catalogue does not know the model, and the file lacks {missing}; {ADD_MODEL}"
+            )
         if stated is None:
             assert template is not None, "a deployment without a price has a template"
             return {

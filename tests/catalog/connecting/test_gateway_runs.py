@@ -11,7 +11,8 @@ import pytest
 
 from catalog.models import ModelAlias, ModelEndpoint, Provider
 from config.egress import EgressPolicy
-from tests.support.operators.gateways import left_out, load, load_twice, write_entries
+from tests.support import factories
+from tests.support.operators.gateways import UNKNOWN, left_out, load, load_twice, write_entries
 from tests.support.upstreams import clouds
 
 KEY = "sk-0123456789abcdef"
@@ -47,9 +48,7 @@ def test_an_entry_may_lack_what_a_later_one_has(file: Path) -> None:
         )
     )
     report = load_twice(file)
-    assert left_out(report) == [
-        (6, "nobodys", "the catalogue does not know the model, and the file lacks a price")
-    ]
+    assert left_out(report) == [(6, "nobodys", UNKNOWN)]
     rows = ModelEndpoint.objects.order_by("provider__base_url", "upstream_model_id")
     found = rows.values_list("provider__base_url", "upstream_model_id", "price__prompt")
     assert [(url, name, f"{price:f}".rstrip("0")) for url, name, price in found][:2] == [
@@ -129,6 +128,19 @@ def test_a_name_that_bedrock_may_not_know_is_left_out(file: Path) -> None:
     reason = "the name that Bedrock has for 'nova-pro-v1' in 'sa-east-1' is not known"
     assert left_out(load_twice(file, source="new-api")) == [(1, "nova-pro-v1", reason)]
     assert not Provider.objects.exists()
+
+
+def test_a_model_of_a_channel_that_nobody_knows_is_taken_once_it_has_a_price(file: Path) -> None:
+    write_channels(file, {"type": 1, "models": "own-x"})
+    assert left_out(load(file, source="new-api")) == [(1, "own-x", UNKNOWN)]
+    assert not Provider.objects.exists()
+    endpoint = factories.make_endpoint(
+        factories.make_model("acme/own-x"), factories.make_provider("acme")
+    )
+    [(_, _, reason)] = left_out(load(file, source="new-api"))
+    assert reason.startswith("that its requests go to openai alone: the model is served by acme")
+    found = ModelEndpoint.objects.get(upstream_model_id="own-x")
+    assert (found.model, found.price.prompt) == (endpoint.model, endpoint.price.prompt)
 
 
 def test_a_model_of_vertex_has_its_date_behind_an_at(file: Path) -> None:

@@ -17,7 +17,7 @@ from config.egress import EgressPolicy
 from tests.support.database import snapshots
 from tests.support.database.locks import at_once
 from tests.support.operators import commands, gateways
-from tests.support.operators.gateways import left_out
+from tests.support.operators.gateways import UNKNOWN, left_out
 
 FILES = Path(__file__).with_name("files")
 Write = Callable[[str], Path]
@@ -110,7 +110,7 @@ def test_what_has_no_counterpart_is_named_with_its_line() -> None:
         (27, "claude-cheap", "litellm_params.temperature: no counterpart"),
         (31, "llama", "model_info.id: no counterpart"),
         (43, "unpriced", "its key: OPENAI_API_KEY is not sent to this address; state api_key"),
-        (43, "unpriced", "the catalogue does not know the model, and the file lacks a price"),
+        (43, "unpriced", UNKNOWN),
         (47, "unset", "api_key: the environment variable GROQ_KEY_OF_NOBODY is not set"),
         (52, "router_settings.routing_strategy", SHARED),
         (55, "router_settings.model_group_alias.hidden-gpt", "hidden: no counterpart"),

@@ -9,6 +9,11 @@ from typing import Any
 from tests.support.database import snapshots
 from tests.support.operators import commands
 
+UNKNOWN = (
+    "the catalogue does not know the model, and the file lacks a price; add the model and its "
+    "price to the catalogue, and import again"
+)
+
 
 def load(file: str | Path, *options: str, source: str = "litellm") -> dict[str, Any]:
     """Imports a file of another gateway; returns the report."""
