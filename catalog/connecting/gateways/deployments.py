@@ -30,6 +30,8 @@ _GOOGLES: Final = re.compile(
 )
 # Versions of Azure's interface that have no date in its URL.
 _UNDATED: Final = ("", "latest", "preview", "v1")
+# The reason why groups and teams become nothing.
+ACCESS: Final = "guardrails and keys say who may use a model, see docs/guardrails.md"
 # The reason why weights and priorities become nothing in the catalogue.
 SHARED: Final = "endpoints are shared by price and health, see docs/routing.md"
 _MOST_SHARE: Final = 1_000

@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 from catalog.connecting.gateways.deployments import (
+    ACCESS,
     ANY_DEFAULT,
     SHARED,
     Deployment,
@@ -109,6 +110,7 @@ _GROUPS: Final[Mapping[str, frozenset[str]]] = {
     "model_info": frozenset(("mode", "base_model", "blocked", *_LENGTHS, *_LIMITS)),
 }  # fmt: skip
 _CREDENTIAL: Final = ("credential_name", "credential_values")
+_TEAMS: Final = ("model_info.access_groups", "model_info.team_id")
 _SHARES: Final = {"order": "priority", "weight": "weight"}
 _TEXT: Final = "text"
 _FIRST: Final = 1_000
@@ -151,7 +153,9 @@ def read_config(text: str, environ: Mapping[str, str], servers: Servers) -> Gate
             routing = deployment.routing
         except (NotTaken, InvalidRow) as exc:
             found.leave_out(line, name, str(exc))
-        found.leave_members(line, name, _find_others(entry))
+        others = list(_find_others(entry))
+        found.leave_members(line, name, (each for each in others if each not in _TEAMS))
+        found.leave_members(line, name, (each for each in others if each in _TEAMS), ACCESS)
         stated = entry.get("litellm_params")
         for member, value in stated.items() if isinstance(stated, Entry) else ():
             if member == "litellm_credential_name":

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from catalog.connecting.gateways.deployments import (
+    ACCESS,
     MOST_MODELS,
     SHARED,
     Deployment,
@@ -86,7 +87,9 @@ _TAKEN: Final = frozenset(
 # Values of members that change nothing.
 _EMPTY: Final = (None, "", "{}", "[]", False)
 _DEFAULTS: Final = {"group": "default", "auto_ban": 1}
-_GROUP: Final = "group: guardrails and keys say who may use a model, see docs/guardrails.md"
+# Exports of some databases have all numbers as texts.
+_NUMBERS: Final = ("type", "status", "created_time", "auto_ban", *_SHARES)
+_DIGITS: Final = re.compile(r"-?[0-9]{1,18}")
 
 
 def read_channels(text: str, servers: Servers) -> GatewayFile:
@@ -99,6 +102,9 @@ def read_channels(text: str, servers: Servers) -> GatewayFile:
         if not isinstance(channel.get("models"), str):
             raise UnreadableGateway(f"Line {line}: a channel must be an object with models.")
         name = str(channel.get("name") or channel.get("id") or "")
+        for member in _NUMBERS:
+            if isinstance(value := channel.get(member), str) and _DIGITS.fullmatch(value):
+                channel[member] = int(value)
         stated = channel.get("type", 0)
         kind = _KINDS.get(stated) if isinstance(stated, int) else None
         try:
@@ -121,7 +127,7 @@ def read_channels(text: str, servers: Servers) -> GatewayFile:
 def _leave_members(name: str, channel: Entry, kind: _Kind, found: GatewayFile) -> None:
     line, routing = channel.line, _read_routing(channel)
     if channel.get("group") not in (*_EMPTY, _DEFAULTS["group"]):
-        found.leave_out(line, name, _GROUP)
+        found.leave_out(line, name, f"group: {ACCESS}")
     used = {*_TAKEN, "other"} if kind.family in ("azure", "google-vertex") else _TAKEN
     found.leave_members(
         line, name, (each for each in channel if each not in used and _says(channel, each))

@@ -352,6 +352,28 @@ def test_the_rows_of_a_table_have_objects_as_texts() -> None:
     assert list(map(key_of, found.deployments)) == [f"{KEY}-2"]
 
 
+def test_numbers_of_a_table_may_be_texts() -> None:
+    numbers = {"status": 1, "auto_ban": 1, "priority": 5, "created_time": 1_746_835_199}
+    members = {"models": "gpt-4.1", "base_url": "https://a.example"}
+    found = read_channel(3, **members, **numbers)
+    texts = {name: str(value) for name, value in {"type": 3, **numbers}.items()}
+    assert read_channel(3, **members, **texts) == found
+    assert [(each.upstream_id, each.routing) for each in found.deployments] == [
+        ("gpt-41", {"priority": 5})
+    ]
+
+
+def test_groups_and_teams_have_the_same_words_from_both() -> None:
+    words = "guardrails and keys say who may use a model, see docs/guardrails.md"
+    info = {"access_groups": ["a"], "team_id": "t", "id": "i"}
+    found = read_lite({"litellm_params": {"model": "openai/m"}, "model_info": info})
+    assert reasons(found) == [
+        "model_info.id: no counterpart",
+        f"model_info.access_groups, model_info.team_id: {words}",
+    ]
+    assert reasons(read_channel(1, group="vip")) == [f"group: {words}"]
+
+
 def test_switches_that_are_off_are_not_named() -> None:
     found = read_channel(
         1, setting='{"proxy": "", "force_format": false}', settings='{"azure": true}', tag=None

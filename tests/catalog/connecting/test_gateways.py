@@ -457,7 +457,8 @@ def test_a_file_of_channels_with_a_number_of_any_exponent_is_refused(
     [
         ({"models": " , "}, "models: it names none"),
         ({"models": "gpt-4o", "type": 1.5}, "channels of the type 1.5 have no counterpart"),
-        ({"models": "gpt-4o", "type": "1"}, "channels of the type 1 have no counterpart"),
+        ({"models": "gpt-4o", "type": "OpenAI"}, "channels of the type OpenAI have no counterpart"),
+        ({"models": "gpt-4o", "type": "1", "status": "2"}, "the channel is disabled"),
     ],
 )
 def test_a_channel_that_cannot_be_used_is_left_out(
