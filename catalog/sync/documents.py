@@ -14,7 +14,8 @@ MAX_ROWS: Final = 20_000
 # Ten times the largest list of today, which has 4,500 models in 3 MB.
 _BOUNDS: Final = Bounds(depth=20, containers=500_000, members=MAX_ROWS, values=3_000_000)
 _MAX_NUMBER: Final = 64
-_NUMBER: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?")
+# The zero of a decimal of 128 bits may be written 0E-6176.
+_NUMBER: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,4})?")
 _EXACT: Final = Context(prec=100)
 # A stored rate has at most 30 decimals and is below 1,000,000.
 _DECIMALS: Final = 30

@@ -338,6 +338,16 @@ def test_a_credit_is_subtracted(books: Books, value: Any) -> None:
     assert (report["total_there"], report["missing_here"], code) == ("0.0001", 1, 1)
 
 
+@pytest.mark.parametrize("value", ["0E-6176", "-0E-6176", "0E+6111"])
+def test_a_zero_of_any_exponent_is_zero(value: str) -> None:
+    amount = {"value": value, "currency": "usd"}
+    bucket = {"start_time": 1794441600, "results": [{"amount": amount, "line_item": "gpt-4o"}]}
+    csv_file = f"date,model,amount_value\n2026-11-12,gpt-4o,{value}\n"
+    for export in (json.dumps({"data": [bucket]}), csv_file):
+        [line] = read_invoice(export.encode())
+        assert (line.model, line.cost) == ("gpt-4o", 0)
+
+
 def test_archived_days_are_named_and_not_compared(
     tmp_path: Path, tenant: Tenant, settings: Any, endpoint: ModelEndpoint
 ) -> None:
