@@ -258,7 +258,7 @@ class Query:
         gone = archived_days(self.start.astimezone(UTC).date(), last, self.organization_id)
         if not gone:
             return []
-        return [f"The requests of the days up to {gone[-1]} are archived and not counted here."]
+        return [f"Requests of the days up to {gone[-1]} are archived and not counted here."]
 
     def _rows(self) -> Any:
         """Returns the query set: filters, groups, measures, filters by metrics, then sorts."""

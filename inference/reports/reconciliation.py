@@ -93,7 +93,7 @@ def reconcile(
     first, last = min(days), max(days)
     if gone := archived_days(first, last, organization_id):
         raise RowsArchived(
-            "The generations of these days are archived and cannot be compared: "
+            "Generations of these days are archived and cannot be compared: "
             f"{', '.join(map(str, gone))}. Leave them out of the export."
         )
     for generation in _find_generations(provider, first - _MARGIN, last + _MARGIN, organization_id):

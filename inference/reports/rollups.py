@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
 from django.db import connection, transaction
+from django.db.models import Sum
 
 from billing.folds import archived_until
 from config.api.errors import Conflict
@@ -112,30 +113,50 @@ class RowsArchived(Conflict):
 
 
 def require_rows(begin: datetime) -> None:
-    """Raises :class:`RowsArchived` for a time whose generations were archived."""
+    """Raises :class:`RowsArchived` for a time of which generations were archived."""
     until = archived_until()
-    if until is not None and begin < until:
-        raise RowsArchived(
-            f"The generations before {until:%Y-%m-%d} are archived, so their sums cannot be made "
-            "again. Nothing was changed."
-        )
+    if until is None:
+        return
+    border = until.astimezone(UTC).date()
+    if begin >= until and (begin >= end_of(border) or not _lacks_rows(border)):
+        return
+    gone = f"before {until:%Y-%m-%d}" if begin < until else f"of {border}"
+    raise RowsArchived(
+        f"Generations {gone} are archived, so their sums cannot be made again. Nothing was changed."
+    )
 
 
 def archived_days(
     first: date | None, last: date | None, organization_id: uuid.UUID | None = None
 ) -> list[date]:
-    """Returns the days of a range, the last included, whose generations have left."""
+    """Returns the days of a range, the last included, of which generations have left."""
     until = archived_until()
     if until is None:
         return []
-    rows = DailyUsage.objects.filter(by_end_user=False, day_id__lt=until.astimezone(UTC).date())
+    border = until.astimezone(UTC).date()
+    rows = DailyUsage.objects.filter(by_end_user=False, day_id__lte=border)
     if first is not None:
         rows = rows.filter(day_id__gte=first)
     if last is not None:
         rows = rows.filter(day_id__lte=last)
     if organization_id is not None:
         rows = rows.filter(organization_id=organization_id)
-    return list(rows.order_by("day_id").values_list("day_id", flat=True).distinct())
+    days = list(rows.order_by("day_id").values_list("day_id", flat=True).distinct())
+    if border in days and not _lacks_rows(border, organization_id):
+        days.remove(border)
+    return days
+
+
+def _lacks_rows(day: date, organization_id: uuid.UUID | None = None) -> bool:
+    """Returns whether the sums of a day count generations that are not there.
+
+    A generation leaves by the second in its id, which is a little earlier than its stamp: one of
+    the first moments of a day leaves with the day before.
+    """
+    owner = {} if organization_id is None else {"organization_id": organization_id}
+    sums = DailyUsage.objects.filter(day_id=day, by_end_user=False, **owner)
+    rows = Generation.objects.created(midnight(day), end_of(day)).filter(**owner)
+    return (sums.aggregate(total=Sum("requests"))["total"] or 0) > rows.count()
 
 
 def sum_days_again(first: date, last: date) -> list[date]:

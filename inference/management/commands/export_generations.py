@@ -46,7 +46,7 @@ class Command(ExportCommand):
         missing = _find_missing(selection)
         if missing and not options["partial"]:
             refuse(
-                f"The generations of these days are archived: {', '.join(missing)}. Nothing was "
+                f"Generations of these days are archived: {', '.join(missing)}. Nothing was "
                 "written. --partial writes the others."
             )
         is_focus = options["format"] == "focus"

@@ -24,6 +24,8 @@ from inference.archive import exports
 from inference.archive.exports import COLUMNS
 from inference.archive.retention import archive_due
 from inference.models import Generation
+from inference.reports.hours import sum_hours_again
+from inference.reports.rollups import RowsArchived
 from tests.support import factories
 from tests.support.database import archive, snapshots
 from tests.support.database.archive import HOUR
@@ -248,7 +250,7 @@ def test_archived_days_are_named_and_nothing_is_written(
             export(path, *arguments)
         assert caught.value.returncode == 1
         assert str(caught.value) == (
-            f"The generations of these days are archived: {', '.join(named)}. Nothing was written. "
+            f"Generations of these days are archived: {', '.join(named)}. Nothing was written. "
             "--partial writes the others."
         )
         assert not path.exists()
@@ -261,6 +263,47 @@ def test_archived_days_are_named_and_nothing_is_written(
     assert json.loads(output.getvalue()) == {"exported": {"generations": 1}, "missing_days": days}
     assert f"left out, because they are archived: {', '.join(days)}\n" in told.getvalue()
     assert [row["id"] for row in read(path)] == [stays[0].pk]
+
+
+def test_a_day_whose_first_moment_left_with_the_month_before_is_named(
+    tenant: Tenant, other: Tenant, tmp_path: Path, settings: Any
+) -> None:
+    archive.let_leave(settings)
+    border = archive.months()[2]
+    split = f"gen-{int(border.timestamp()) - 1}-{0:020}"
+    factories.make_generation(
+        tenant, id=split, created_at=border + timedelta(milliseconds=10), cost_nano=7
+    )
+    make(tenant, border + HOUR)
+    make(other, border + HOUR)
+    make(tenant, border + 25 * HOUR)
+    archive.sum_all()
+    path, day = tmp_path / "a.jsonl", border.date()
+    own = f"--organization={tenant.organization.pk}"
+    assert export(path, f"--from={day}") == 4
+    assert export(path, f"--from={day}", own) == 3
+    path.unlink()
+
+    assert archive_due() == 2
+
+    assert not Generation.objects.filter(pk=split).exists()
+    for arguments in ([], [f"--from={day}"], [f"--from={day}", f"--to={day}", own]):
+        with pytest.raises(CommandError, match=f"these days are archived: {day}. Nothing was"):
+            export(path, *arguments)
+        assert not path.exists()
+    assert export(path, f"--from={day}", f"--organization={other.organization.pk}") == 1
+    assert export(path, f"--from={day + timedelta(days=1)}") == 1
+    assert export(path, f"--from={day}", "--partial") == 3
+    for first in (day, day - timedelta(days=1)):
+        with (
+            snapshots.unchanged(),
+            pytest.raises(CommandError, match="are archived, so their sums cannot be made again"),
+        ):
+            call_command("sum_usage", f"--from={first}", f"--to={day}")
+    with snapshots.unchanged(), pytest.raises(RowsArchived, match=f"^Generations of {day} are"):
+        sum_hours_again(border, archive.read_now())
+    later = day + timedelta(days=1)
+    assert archive.run("sum_usage", f"--from={later}", f"--to={later}")["days"] == 1
 
 
 @pytest.fixture

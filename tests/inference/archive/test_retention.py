@@ -504,7 +504,7 @@ def test_analytics_say_which_days_they_lack(
         return found
 
     assert ask(first)["warnings"] == [
-        f"The requests of the days up to {second.date()} are archived and not counted here."
+        f"Requests of the days up to {second.date()} are archived and not counted here."
     ]
     assert "warnings" not in ask(third)
     of_another = analytics.Query(other.organization.pk, first, now, ["request_count"])

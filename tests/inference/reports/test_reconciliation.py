@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -356,17 +356,23 @@ def test_archived_days_are_named_and_not_compared(
     month = archive.old_month()
     archive.fill(tenant, month + archive.HOUR)
     archive.fill(tenant, month + 100 * archive.HOUR)
+    border = archive.months()[2]
+    made = f"gen-{int(border.timestamp()) - 1}-{0:020}"
+    factories.make_generation(tenant, id=made, created_at=border + timedelta(milliseconds=10))
     archive.sum_all()
     archive_due()
     days = [(month + hours * archive.HOUR).date() for hours in (1, 100)]
     file = tmp_path / "export"
     file.write_text(f"date,model,cost\n{days[0]},m,1\n{days[1]},m,1\n")
     assert str(refuse(file)) == (
-        f"The generations of these days are archived and cannot be compared: {days[0]}, {days[1]}. "
+        f"Generations of these days are archived and cannot be compared: {days[0]}, {days[1]}. "
         "Leave them out of the export."
     )
     file.write_text(f"date,model,cost\n{days[1]},m,1\n")
     assert f"compared: {days[1]}." in str(refuse(file))
+    # Its id is of the second before its stamp, so that it has left with the month before.
+    file.write_text(f"date,model,cost\n{border.date()},m,1\n")
+    assert f"compared: {border.date()}." in str(refuse(file))
 
 
 def test_a_line_ends_at_a_line_feed_alone(books: Books) -> None:
