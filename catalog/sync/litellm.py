@@ -141,9 +141,11 @@ _RESEARCH: Final = (
 # A generated picture of a size, such as 2K; and the rates of other tiers, which are not ours.
 _SIZED: Final = re.compile(r"output_cost_per_image_([0-9.]+K)")
 _OTHER_TIER: Final = re.compile(r"_(batches|priority|flex|balanced|ultrafast|decisions)$")
+# The rate of a cached token, which some rows of DeepSeek state by this name alone.
+_CACHE_HIT: Final = "input_cost_per_token_cache_hit"
 # They say the price of tokens or pictures once more, in other units.
 _REPEATED: Final = frozenset(
-    ("input_cost_per_token_cache_hit", "input_cost_per_pixel", "output_cost_per_pixel",
+    (_CACHE_HIT, "input_cost_per_pixel", "output_cost_per_pixel",
      "input_cost_per_second", "output_cost_per_second", "cost_per_second",
      "input_cost_per_character", "output_cost_per_character", "input_cost_per_image_token",
      "citation_cost_per_token")
@@ -152,7 +154,7 @@ _REPEATED: Final = frozenset(
 _MEMBERS: Final = frozenset(
     ("tiered_pricing", "off_peak_pricing", "search_context_cost_per_query",
      "input_cost_per_second", "output_cost_per_second", "input_cost_per_character",
-     "output_cost_per_character", "input_cost_per_image_token")
+     "output_cost_per_character", "input_cost_per_image_token", _CACHE_HIT)
 )  # fmt: skip
 _IMAGE_MODE: Final = "image_generation"
 _CHEAPEST_IMAGE: Final = Decimal("0.0005")
@@ -421,6 +423,8 @@ def _read_lengths(
     A rate beside the ranges counts where they state none.
     """
     rates, tiers = read_rates(row, _RATES), row.get("tiered_pricing")
+    if (rate := read_rate(row, _CACHE_HIT)) not in (None, "0"):
+        rates.setdefault("input_cache_read", rate)
     if not isinstance(tiers, list) or not tiers:
         return rates, [*_read_tiers(row)], []
     first, longer = _read_ranges(tiers)

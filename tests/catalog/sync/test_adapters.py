@@ -89,6 +89,29 @@ def test_a_cached_token_of_fireworks_costs_half_unless_its_row_says_otherwise(
     assert offer.pricing.get("input_cache_read") == cached
 
 
+@pytest.mark.parametrize(
+    ("stated", "cached"),
+    [
+        ({"input_cost_per_token_cache_hit": "2.8e-08"}, "0.000000028"),
+        (
+            {
+                "cache_read_input_token_cost": "7e-08",
+                "input_cost_per_token_cache_hit": "2.8e-08",
+            },
+            "0.00000007",
+        ),
+        ({"input_cost_per_token_cache_hit": "0"}, None),
+    ],
+)
+def test_litellm_has_two_names_for_the_rate_of_a_cached_token(
+    stated: dict[str, str], cached: str | None
+) -> None:
+    rates = {"input_cost_per_token": "2.8e-07", "output_cost_per_token": "4e-07"}
+    offer = read_row("deepseek/deepseek-v3.2", "deepseek", **raw(**rates | stated))
+    assert offer.pricing.get("input_cache_read") == cached
+    assert offer.uncharged == ()
+
+
 def test_litellm_has_tiers_by_the_size_of_the_prompt() -> None:
     offer = read_row(
         "gemini/gemini-2.5-pro",
