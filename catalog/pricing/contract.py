@@ -36,7 +36,7 @@ MAX_OVERRIDES: Final = 32
 MAX_LINES: Final = 256
 _DISCOUNT_STEP: Final = Decimal("1e-10")
 # No provider sells an image for less: a smaller rate is the price of a token of an image.
-_CHEAPEST_IMAGE: Final = Decimal("0.0005")
+CHEAPEST_IMAGE: Final = Decimal("0.0005")
 _PLACE: Final = {kind.name: place for place, kind in enumerate(KINDS)}
 _CONDITIONS: Final = ("min_prompt_tokens", "utc_start", "utc_end", "utc_days")
 
@@ -124,7 +124,7 @@ def read_price(pricing: Pricing, lines: Sequence[Line] = ()) -> Price:
         place = f"pricing.{key}"
         if (amount := reader.read_rate(place, getattr(pricing, key))) is None:
             continue
-        if key == "image_output" and 0 < amount < _CHEAPEST_IMAGE:
+        if key == "image_output" and 0 < amount < CHEAPEST_IMAGE:
             reader.add(place, "is the price of one image; that of a token is image_token")
         stated.append((place, Rule(kind.billable, kind.unit, amount, kind.variant)))
     for index, override in enumerate(pricing.overrides or ()):

@@ -14,6 +14,7 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from catalog.pricing.contract import CHEAPEST_IMAGE
 from catalog.pricing.rules import DAYS
 from catalog.sync.documents import InvalidRow
 from catalog.sync.offers import (
@@ -157,7 +158,6 @@ _MEMBERS: Final = frozenset(
      "output_cost_per_character", "input_cost_per_image_token", _CACHE_HIT)
 )  # fmt: skip
 _IMAGE_MODE: Final = "image_generation"
-_CHEAPEST_IMAGE: Final = Decimal("0.0005")
 _TOKEN_RATES: Final = ("prompt", "completion", "audio", "audio_output", "image_token")
 _WINDOW: Final = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])-([01][0-9]|2[0-3]):([0-5][0-9])")
 _WINDOW_MEMBERS: Final = frozenset(("hours_utc", "weekdays"))
@@ -364,7 +364,7 @@ def _settle_repeats(pricing: dict[str, Any], mode: Any) -> Iterable[str]:
         pricing.pop("image", None)
     rate = pricing.pop("image_output", None)
     if rate is not None and "image_token" not in pricing:
-        is_cheap = Decimal(rate) < _CHEAPEST_IMAGE
+        is_cheap = Decimal(rate) < CHEAPEST_IMAGE
         if is_generator and (is_cheap or _bills_drawing(pricing, mode)):
             yield f"{key}: {rate}"
         else:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date
+from decimal import Decimal
 from typing import Any, Final
 
+from catalog.pricing.contract import CHEAPEST_IMAGE
 from catalog.sync.documents import InvalidRow, UnreadableList
 from catalog.sync.offers import (
     FREE,
@@ -56,11 +58,13 @@ def _make_offer(name: str, row: Mapping[str, Any]) -> ListOffer | None:
     context = read_count(row, "context_length")
     top = row.get("top_provider")
     most = read_count(top, "max_completion_tokens") if isinstance(top, dict) else None
+    pricing, left = _read_pricing(row.get("pricing"))
     return ListOffer(
         name=name,
         provider="openrouter",
         upstream_model_id=name,
-        pricing=_read_pricing(row.get("pricing")),
+        pricing=pricing,
+        uncharged=left,
         context_length=context,
         max_completion_tokens=most,
         model=_describe(name, row, context),
@@ -86,20 +90,40 @@ def _describe(name: str, row: Mapping[str, Any], context: int | None) -> dict[st
     return made
 
 
-def _read_pricing(pricing: Any) -> dict[str, Any]:
+def _read_pricing(pricing: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Returns the rates of a row, and what is left of them."""
     if pricing is None:
-        return {}
+        return {}, ()
     if not isinstance(pricing, dict):
         raise InvalidRow("pricing is not an object")
     rates = read_rates(pricing, _RATES)
     if not FREE.keys() <= rates.keys():
-        return {}
+        return {}, ()
+    left = _settle_drawing(rates)
     # A share that is taken off every rate.
     rates |= read_rates(pricing, {"discount": "discount"})
     overrides = pricing.get("overrides")
     if isinstance(overrides, list) and overrides:
         rates["overrides"] = [_read_override(one) for one in overrides]
-    return rates
+    return rates, left
+
+
+def _settle_drawing(rates: dict[str, Any]) -> tuple[str, ...]:
+    """States the rate of a token of a generated picture, which the list names ``image_output``.
+
+    The list does not say what ``image_token`` is beside it: GPT Image 2 has OpenAI's rate of a
+    token of a picture in the prompt there, FLUX and Seedream have the same rate twice. The dearer
+    one counts, and the other one is returned by its name.
+    """
+    drawn = {name: rates[name] for name in ("image_output", "image_token") if name in rates}
+    if "image_output" not in drawn or Decimal(drawn["image_output"]) >= CHEAPEST_IMAGE:
+        return ()
+    del rates["image_output"]
+    rates["image_token"] = dearest = max(drawn.values(), key=Decimal)
+    # The output of a generator is pictures alone, even where a reply does not say so.
+    if rates["completion"] == "0":
+        rates["completion"] = dearest
+    return tuple(f"{name}: {rate}" for name, rate in drawn.items() if rate != dearest)
 
 
 def _read_override(override: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from catalog.pricing import Conditions
+from catalog.pricing.contract import Pricing, read_price
 from catalog.sync import litellm, models_dev, openrouter
 from catalog.sync.documents import InvalidRow, UnreadableList, read_json
 from catalog.sync.offers import ListOffer
@@ -705,6 +706,43 @@ def test_openrouter_sells_models_itself() -> None:
     )  # fmt: skip
     with pytest.raises(UnreadableList, match="no member data"):
         openrouter.read_list({"models": []}, DAY)
+
+
+@pytest.mark.parametrize(
+    ("stated", "pricing", "left"),
+    [
+        # Gemini 3 Pro Image, GPT Image 2 and FLUX.
+        (("0.000002", "0.000012", None, "0.00012"), ("0.000012", "0.00012", None), ()),
+        (
+            ("0.000008", "0", "0.000008", "0.00003"),
+            ("0.00003", "0.00003", None),
+            ("image_token: 0.000008",),
+        ),
+        (("0", "0", "0.0000049", "0.0000049"), ("0.0000049", "0.0000049", None), ()),
+        (
+            ("0", "0", "0.00004", "0.00001"),
+            ("0.00004", "0.00004", None),
+            ("image_output: 0.00001",),
+        ),
+        # A picture, and no picture.
+        (("0", "0", "0.00001", "0.0005"), ("0", "0.00001", "0.0005"), ()),
+        (("0.000001", "0.000002", "0.000001", None), ("0.000002", "0.000001", None), ()),
+    ],
+)
+def test_openrouter_prices_the_tokens_of_a_drawing(
+    stated: tuple[str | None, ...], pricing: tuple[str | None, ...], left: tuple[str, ...]
+) -> None:
+    names = ("prompt", "completion", "image_token", "image_output")
+    row = {
+        "id": "acme/painter",
+        "architecture": {"input_modalities": ["text"], "output_modalities": ["image"]},
+        "pricing": dict(zip(names, stated, strict=True)),
+    }
+    [offer] = openrouter.read_list({"data": [row]}, DAY).offers.values()
+    assert (*map(offer.pricing.get, names[1:]),) == pricing
+    assert offer.uncharged == left
+    # The price that a stored endpoint would have.
+    read_price(msgspec.convert(offer.pricing, Pricing))
 
 
 def test_models_dev_names_dollars_per_million() -> None:
