@@ -31,13 +31,21 @@ class InvalidRow(Exception):
 
 
 def read_json(data: bytes) -> dict[str, Any]:
-    """Returns the JSON object of a document; its fractions are decimals, digit by digit.
+    """Returns the JSON object of a document, as :func:`read_value` does."""
+    document = read_value(data)
+    if not isinstance(document, dict):
+        raise UnreadableList("The list is not a JSON object.")
+    return document
+
+
+def read_value(data: bytes) -> Any:
+    """Returns the JSON value of a document; its fractions are decimals, digit by digit.
 
     Raises :class:`UnreadableList`, also for a document that would cost too much to decode.
     """
     try:
         scan(data, _BOUNDS)
-        document = json.loads(
+        return json.loads(
             data.decode(),
             parse_float=_read_decimal,
             parse_int=_read_integer,
@@ -47,9 +55,6 @@ def read_json(data: bytes) -> dict[str, Any]:
         raise UnreadableList(f"The list cannot be read: it has {exc}.") from None
     except (UnicodeDecodeError, ValueError, RecursionError):
         raise UnreadableList("The list is not JSON.") from None
-    if not isinstance(document, dict):
-        raise UnreadableList("The list is not a JSON object.")
-    return document
 
 
 def _read_decimal(text: str) -> Decimal:

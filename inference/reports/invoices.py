@@ -17,7 +17,7 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from catalog.sync.documents import InvalidRow, UnreadableList, rate_text, read_json
+from catalog.sync.documents import InvalidRow, UnreadableList, rate_text, read_value
 from config.bulk.problems import Problems
 
 MAX_LINES: Final = 1_000_000
@@ -165,10 +165,12 @@ def _read_row(
 
 def _iter_json(data: bytes, problems: Problems) -> Iterator[_Place]:
     try:
-        document = read_json(data)
+        document = read_value(data)
     except UnreadableList as exc:
         problems.add_at("the export", str(exc))
         return
+    if isinstance(document, list):  # the data alone, as people cut it out
+        document = {"data": document}
     if document.get("has_more") is True:
         problems.add_at("the export", "is one page of several; join the pages' data in one file")
         return
@@ -307,7 +309,9 @@ def _read_model(value: Any) -> str:
     """Returns the name of a model; a line item such as ``gpt-4o, input`` begins with it."""
     text = _text(value).partition(", ")[0]
     if not text:
-        raise InvalidRow("names no model; group the export by model")
+        raise InvalidRow(
+            "names no model; group the export by model, or OpenAI's costs by line item"
+        )
     return text
 
 

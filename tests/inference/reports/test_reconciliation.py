@@ -450,7 +450,10 @@ def test_only_what_the_account_pays_counts(books: Books) -> None:
         # A decimal comma, and a file that ends early.
         ("date,model,cost\n2026-11-12,m,0,5\n", "line 2: has more or fewer cells than"),
         ("date,model,cost\n2026-11-12,m\n", "line 2: has more or fewer cells than the header"),
-        ("date,model,cost\n2026-11-12,,1\n", "line 2: names no model; group the export by model"),
+        (
+            "date,model,cost\n2026-11-12,,1\n",
+            "line 2: names no model; group the export by model, or OpenAI's costs by line item",
+        ),
         ("date,model,cost\n2026-11-12,m,-x\n", "line 2: the cost is not a number"),
         ("date,model,cost\n2026-11-12,m,-1e99\n", "line 2: the cost is 1,000,000 or more"),
         ("date,model,cost\n2026-11-12,m,1e99\n", "line 2: the cost is 1,000,000 or more"),
@@ -477,6 +480,8 @@ def test_only_what_the_account_pays_counts(books: Books) -> None:
         ('{"data": [}', "The list is not JSON."),
         ('{"data": {}}', "the export: has no list of data"),
         ('{"data": [1]}', "data[0]: is not an object"),
+        ("[1]", "data[0]: is not an object"),
+        ("[]", "the export: has no lines"),
         ('{"data": [{"results": [1]}]}', "data[0].results[0]: is not an object"),
         ('{"data": [], "has_more": true}', "is one page of several"),
         (
@@ -516,6 +521,13 @@ def test_json_may_begin_with_a_byte_order_mark() -> None:
         b'\xef\xbb\xbf{"data": [{"date": "2026-11-12", "model": "m", "requests": 3}]}'
     )
     assert (line.model, line.requests) == ("m", 3)
+
+
+def test_the_data_of_an_export_may_stand_alone() -> None:
+    rows = [{"date": "2026-11-12 00:00:00", "model_permaslug": "a/b", "usage": 0.5, "requests": 3}]
+    for data in (rows, OPENAI_COSTS["data"]):
+        lines = read_invoice(json.dumps(data).encode())
+        assert lines == read_invoice(json.dumps({"data": data}).encode())
 
 
 def test_a_file_that_a_spreadsheet_saved_is_read() -> None:
