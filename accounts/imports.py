@@ -10,8 +10,6 @@ was lost would be of no use. They are never printed.
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -29,7 +27,7 @@ from accounts.models import ApiKey, KeyDigest, Member, Organization, Organizatio
 from accounts.models.members import WRITTEN_ROLES
 from config.api.errors import GatewayError
 from config.api.text import CONTROL_CHARACTERS, parse_uuid
-from config.bulk.cells import escape_formula
+from config.bulk.cells import escape_formula, write_line
 from config.bulk.problems import ImportRefused, Problems
 from config.bulk.report import ColumnChange, Report, RowListener, RowOutcome
 from config.bulk.rows import decode_lines, parse_csv_rows, parse_json_rows
@@ -38,7 +36,8 @@ from config.secrets import KeyDigests, may_be_key
 
 MEMBERS: Final = "members"
 KEYS: Final = "keys"
-_OUTPUT_HEADER: Final = ("name", "email", "workspace", "hash", "key")
+# A byte order mark would be a part of the first name for scripts that read the file as UTF-8.
+_OUTPUT_HEADER: Final = "name,email,workspace,hash,key\r\n"
 _MOST_DOLLARS: Final = 1_000_000_000
 _NANO: Final = Decimal("1e-9")
 # Existing secrets are unique among all organizations.
@@ -330,17 +329,14 @@ def _dollars(nano: int | None) -> str | None:
 
 def _append(name: str, lines: Sequence[Sequence[str]]) -> None:
     """Appends the secrets to a file that its owner alone may read, and makes them durable."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
+    text = [write_line(map(escape_formula, line)) for line in lines]
     descriptor = os.open(Path(name), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     with open(descriptor, "wb") as file:
         os.fchmod(descriptor, 0o600)
         # A file that is only appended to begins at position 0, whatever it has.
         if not os.fstat(descriptor).st_size:
-            writer.writerow(_OUTPUT_HEADER)
-        for line in lines:
-            writer.writerow(map(escape_formula, line))
-        file.write(text.getvalue().encode())
+            text.insert(0, _OUTPUT_HEADER)
+        file.write("".join(text).encode())
         file.flush()
         os.fsync(descriptor)
 

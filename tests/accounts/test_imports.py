@@ -147,6 +147,22 @@ def test_keys_of_a_team_work_and_are_never_printed(tenant: Tenant, tmp_path: Pat
     assert ApiKey.objects.get(name="ada").limit_nano == 20_000_000_000
 
 
+def test_new_secrets_stand_in_cells_that_every_spreadsheet_reads(
+    tenant: Tenant, tmp_path: Path
+) -> None:
+    file = write(tmp_path, 'name\nBüro; Süd\n"Ann, ""laptop"""\n=1+1;@x\n')
+    output = tmp_path / "keys.csv"
+    run("import_keys", tenant.organization.pk, file, "--output", output)
+    header, *lines = output.read_bytes().decode().split("\r\n")
+    assert header == "name,email,workspace,hash,key"
+    assert [line.rpartition(',"default",')[0] for line in lines] == [
+        '"Büro; Süd",', '"Ann, ""laptop""",', '"\'=1+1;\'@x",', "",
+    ]  # fmt: skip
+    rows = list(csv.DictReader(io.StringIO(output.read_text())))
+    assert [list(row) for row in rows] == [header.split(",")] * 3
+    assert [status_of(row["key"]) for row in rows] == [200] * 3
+
+
 def test_a_file_of_keys_is_refused_as_a_whole(tenant: Tenant, tmp_path: Path) -> None:
     owner = tenant.organization
     factories.make_tenant("Other")
@@ -280,7 +296,8 @@ def test_of_two_files_of_keys_at_once_the_second_changes_nothing(
     assert sorted(found, key=str) == [counts("keys", unchanged=2), counts("keys", created=2)]
     assert ApiKey.objects.count() == before + 2
     [lines] = [path.read_text().splitlines() for path in tmp_path.glob("secrets-*.csv")]
-    assert (len(lines), status_of(lines[1].rpartition(",")[2]), status_of(SECRET)) == (2, 200, 200)
+    secret = lines[1].rpartition(",")[2].strip('"')
+    assert (len(lines), status_of(secret), status_of(SECRET)) == (2, 200, 200)
 
 
 def test_of_two_organizations_at_once_one_gets_an_existing_secret(
