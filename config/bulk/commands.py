@@ -99,7 +99,7 @@ def describe(value: Any) -> str:
 
 
 class _Members:
-    """The plan of ``--plan --json``: the outcome of each row, in the order of the file."""
+    """The plan of ``--plan --json``: each row that changes, in the order of the file."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -107,6 +107,8 @@ class _Members:
     def add(
         self, kind: str, row: str, outcome: RowOutcome, changes: Sequence[RowChange] = ()
     ) -> None:
+        if outcome is RowOutcome.UNCHANGED:
+            return
         # "fate" is the name that scripts read.
         member: dict[str, Any] = {"kind": kind, "row": row, "fate": outcome}
         if changes:
