@@ -246,14 +246,14 @@ def _plan_keys(
             yield _PlannedKey(row, found[0] if found else None, workspace, member, limit)
 
 
-def _find_owners(keys: Iterable[str]) -> dict[str, uuid.UUID]:
-    """Returns the id of the API key that has each secret, for those that a key has."""
+def _find_owners(keys: Iterable[str]) -> dict[str, ApiKey]:
+    """Returns the row of the API key that has each secret, for those that a key has or had."""
     secrets = {digest: key for key in keys if may_be_key(key) for digest in KeyDigests(key)}
-    digests = KeyDigest.objects.filter(digest__in=secrets).values_list("digest", "api_key")
-    return {secrets[digest]: owner for digest, owner in digests}
+    rows = KeyDigest.objects.filter(digest__in=secrets).select_related("api_key")
+    return {secrets[row.digest]: row.api_key for row in rows}
 
 
-def _find_key_problem(key: str, owners: Mapping[str, uuid.UUID], found: Sequence[ApiKey]) -> str:
+def _find_key_problem(key: str, owners: Mapping[str, ApiKey], found: Sequence[ApiKey]) -> str:
     """Returns why a secret cannot go on working; empty if it can. The text never repeats it."""
     if not may_be_key(key):
         return (
@@ -261,7 +261,11 @@ def _find_key_problem(key: str, owners: Mapping[str, uuid.UUID], found: Sequence
             "checksum"
         )
     owner = owners.get(key)
-    if owner is not None and [owner] != [each.pk for each in found]:
+    if owner is not None and [owner] != found:
+        if owner.deleted_at is not None:
+            return "key: this secret belongs to a deleted key, and works no more"
+        if owner.successor_id in [each.pk for each in found]:
+            return "key: this secret was replaced by a rotation of the key; leave it out"
         return "key: another key has this secret already"
     if owner is None and found:
         return "key: the key of this name has another secret; use another name"

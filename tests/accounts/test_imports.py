@@ -18,6 +18,7 @@ from django.test.utils import CaptureQueriesContext
 
 from accounts.imports import import_keys, import_members
 from accounts.models import ApiKey, Member, WorkspaceMember
+from accounts.rotation import rotate_key
 from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.database.locks import at_once
@@ -205,6 +206,26 @@ def test_a_file_of_keys_is_refused_as_a_whole(tenant: Tenant, tmp_path: Path) ->
     report, _ = run("import_keys", owner.pk, file, "--dry-run")
     assert (report["created"], report["dry_run"]) == ({"keys": 1}, True)
     assert not ApiKey.objects.filter(name="ada").exists()
+
+
+def test_the_former_secret_of_a_key_is_told_from_that_of_another_one(
+    tenant: Tenant, tmp_path: Path
+) -> None:
+    owner = tenant.organization
+    deleted = "the-secret-of-a-deleted-key"
+    file = write(tmp_path, f"name,key\nold,{SECRET}\ngone,{deleted}\n")
+    run("import_keys", owner.pk, file)
+    ApiKey.objects.get(name="gone").revoke()
+    _, secret = rotate_key(ApiKey.objects.get(name="old"), overlap=60)
+    assert refuse("import_keys", owner.pk, file) == [
+        "line 2: key: this secret was replaced by a rotation of the key; leave it out",
+        "line 3: key: this secret belongs to a deleted key, and works no more",
+    ]
+    write(tmp_path, f"name,key\nnew,{SECRET}\n")
+    taken = "line 2: key: another key has this secret already"
+    assert refuse("import_keys", owner.pk, file) == [taken]
+    write(tmp_path, f"name,key\nold,{secret.reveal()}\n")
+    assert run("import_keys", owner.pk, file)[0] == counts("keys", unchanged=1)
 
 
 @pytest.mark.parametrize(
