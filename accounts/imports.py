@@ -1,5 +1,7 @@
 """Imports the people and the API keys of an organization, all rows of a file or none.
 
+An export writes the same formats, and an import of it changes nothing.
+
 A file is CSV in UTF-8 with a header, or JSON lines with the same members. A row is found by its
 natural key: the address of a member, the name of a key. What a row leaves out stays as it is, so a
 second run changes nothing.
@@ -10,8 +12,10 @@ was lost would be of no use. They are never printed.
 
 from __future__ import annotations
 
+import codecs
 import os
 import uuid
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -25,8 +29,8 @@ from django.db import connection, transaction
 
 from accounts.models import ApiKey, KeyDigest, Member, Organization, OrganizationLimit, Workspace
 from accounts.models.members import WRITTEN_ROLES
-from config.api.errors import GatewayError
-from config.api.text import CONTROL_CHARACTERS, parse_uuid
+from config.api.errors import Conflict, GatewayError
+from config.api.text import CONTROL_CHARACTERS, parse_uuid, plain_digits
 from config.bulk.cells import escape_formula, write_line
 from config.bulk.problems import ImportRefused, Problems
 from config.bulk.report import ColumnChange, Report, RowListener, RowOutcome
@@ -36,6 +40,13 @@ from config.secrets import KeyDigests, may_be_key
 
 MEMBERS: Final = "members"
 KEYS: Final = "keys"
+_MEMBER_COLUMNS: Final = ("email", "first_name", "last_name", "role")
+_KEY_COLUMNS: Final = ("name", "email", "workspace", "limit")
+MEMBERS_HEADER, KEYS_HEADER = (
+    codecs.BOM_UTF8 + ",".join(columns).encode() + b"\r\n"
+    for columns in (_MEMBER_COLUMNS, _KEY_COLUMNS)
+)
+_MOST_NAMES: Final = 20
 # A byte order mark would be a part of the first name for scripts that read the file as UTF-8.
 _OUTPUT_HEADER: Final = "name,email,workspace,hash,key\r\n"
 _MOST_DOLLARS: Final = 1_000_000_000
@@ -185,7 +196,8 @@ def import_keys(
                 cursor.execute(_LOCK_SECRETS)
         _refuse_repeated(secret_rows, "key", problems)
         planned = list(_plan_keys(organization_id, rows, problems))
-        if output is None and not dry_run and any(row.key is None for _, row in rows):
+        makes = any(each.stored is None and each.row.key is None for each in planned)
+        if output is None and not dry_run and makes:
             problems.add_at(
                 "--output", "name a file for the secrets of the keys: not every row has a key"
             )
@@ -328,7 +340,11 @@ def _write_key(
 
 
 def _dollars(nano: int | None) -> str | None:
-    return None if nano is None else f"{Decimal(nano).scaleb(-9).normalize():f} USD"
+    return None if nano is None else f"{_write_limit(nano)} USD"
+
+
+def _write_limit(nano: int) -> str:
+    return plain_digits(Decimal(nano).scaleb(-9))
 
 
 def _append(name: str, lines: Sequence[Sequence[str]]) -> None:
@@ -343,6 +359,51 @@ def _append(name: str, lines: Sequence[Sequence[str]]) -> None:
         file.write("".join(text).encode())
         file.flush()
         os.fsync(descriptor)
+
+
+def export_members(organization_id: uuid.UUID, *, as_csv: bool) -> Iterator[bytes]:
+    """Yields the rows of a file, oldest member first.
+
+    The workspace is left out: a member may be in several.
+    """
+    for member in Member.objects.for_organization(organization_id).order_by("created_at", "id"):
+        values = (member.email, member.first_name, member.last_name, member.role)
+        yield _encode(_MEMBER_COLUMNS, values, as_csv=as_csv)
+
+
+def export_keys(organization_id: uuid.UUID, *, as_csv: bool) -> Iterator[bytes]:
+    """Yields the rows of a file, oldest key first, without secrets.
+
+    Raises :class:`Conflict` for names that several keys have, which an import could not tell apart.
+    """
+    rows = ApiKey.objects.for_organization(organization_id).for_inference().current()
+    keys = list(rows.select_related("workspace", "creator").order_by("created_at", "id"))
+    repeated = [name for name, count in Counter(key.name for key in keys).items() if count > 1]
+    if repeated:
+        raise Conflict(
+            f"Several keys have the same name: {', '.join(map(repr, repeated[:_MOST_NAMES]))}"
+            f"{' and others' if len(repeated) > _MOST_NAMES else ''}; rename all but one of each. "
+            "Nothing was written."
+        )
+    for key in keys:
+        values = (
+            key.name,
+            None if key.creator is None else key.creator.email,
+            # The disabled keys of a deleted workspace are still there.
+            None if key.workspace.deleted_at else key.workspace.slug,
+            None if key.limit_nano is None else _write_limit(key.limit_nano),
+        )
+        yield _encode(_KEY_COLUMNS, values, as_csv=as_csv)
+
+
+def _encode(columns: Sequence[str], values: Sequence[str | None], *, as_csv: bool) -> bytes:
+    """Returns a line of a file; what a row does not have is left out."""
+    if as_csv:
+        return write_line(escape_formula(value or "") for value in values).encode()
+    members = {
+        name: value for name, value in zip(columns, values, strict=True) if value is not None
+    }
+    return msgspec.json.encode(members) + b"\n"
 
 
 def _read(

@@ -68,11 +68,15 @@ class OrganizationImport(ImportCommand):
 
 
 class OrganizationExport(ExportCommand):
-    """Writes the rows of an organization as JSON lines."""
+    """Writes the rows of an organization: JSON lines, or with ``csv_header`` CSV to a .csv file.
+
+    ``export`` is then told which of both by ``as_csv``.
+    """
 
     kind: ClassVar[str]
     noun: ClassVar[str]
     export: ClassVar[Callable[..., Iterator[bytes]]]
+    csv_header: ClassVar[bytes] = b""
     otherwise: ClassVar[str] = ""
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -81,6 +85,9 @@ class OrganizationExport(ExportCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         require_organization(options["organization_id"])
-        if options["file"].lower().endswith(".csv"):
+        as_csv = options["file"].lower().endswith(".csv")
+        if as_csv and not self.csv_header:
             refuse(f"{self.noun} are written as JSON lines; a .csv file would hold no CSV.")
-        self.write(self.kind, type(self).export(options["organization_id"]), options)
+        further = {"as_csv": as_csv} if self.csv_header else {}
+        rows = type(self).export(options["organization_id"], **further)
+        self.write(self.kind, rows, options, header=self.csv_header if as_csv else b"")

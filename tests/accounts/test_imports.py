@@ -7,6 +7,7 @@ import functools
 import io
 import json
 import stat
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -332,6 +333,117 @@ def test_of_two_organizations_at_once_one_gets_an_existing_secret(
     assert SECRET not in refused
     assert counts("keys", created=1) in found
     assert (ApiKey.objects.count(), status_of(SECRET)) == (before + 1, 200)
+
+
+@pytest.fixture
+def team(tenant: Tenant) -> Tenant:
+    """Members and keys whose names look like formulas, and ones with nothing but a name."""
+    owner = tenant.organization
+    ada = Member.objects.create(
+        organization=owner, email="+ada@example.com", first_name="=A;+1", last_name="", role="admin"
+    )
+    Member.objects.create(organization=owner, email="bob@example.com")
+    gone = Member.objects.create(organization=owner, email="gone@example.com")
+    gone.remove()
+    research = owner.workspaces.create(name="Research", slug="research")
+    closed = owner.workspaces.create(name="Closed", slug="closed")
+    for name, workspace, fields in (
+        ('\'=1+1;@x, "ü"', research, {"creator": ada, "limit_nano": 12_500_000_000}),
+        ("-5", research, {"limit_nano": 0}),
+        ("paused", closed, {"disabled": True, "limit_nano": 10**18}),
+        ("deleted", research, {}),
+        ("Boss", research, {"is_management": True}),
+    ):
+        ApiKey.objects.create_key(workspace=workspace, name=name, **fields)
+    closed.close()
+    ApiKey.objects.get(name="deleted").revoke()
+    rotate_key(ApiKey.objects.get(name="-5"), overlap=60)
+    return tenant
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+@pytest.mark.parametrize(("kind", "number"), [("members", 2), ("keys", 4)])
+def test_an_export_is_imported_unchanged(
+    team: Tenant, tmp_path: Path, kind: str, number: int, ending: str
+) -> None:
+    owner, file = team.organization, tmp_path / f"rows.{ending}"
+    assert run(f"export_{kind}", owner.pk, file)[0] == {"exported": {kind: number}}
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    before = unaudited()
+    assert run(f"import_{kind}", owner.pk, file)[0] == counts(kind, unchanged=number)
+    assert unaudited() == before
+    # Another organization gets the same rows from it, and gives them back.
+    other = factories.make_tenant("Other").organization
+    other.workspaces.create(name="Research", slug="research")
+    other_file, secrets = tmp_path / f"other.{ending}", tmp_path / "secrets.csv"
+    ApiKey.objects.get(name="paused").edit(workspace_id=owner.workspaces.get(slug="default").pk)
+    run("export_members", owner.pk, tmp_path / f"members.{ending}")
+    run("export_keys", owner.pk, tmp_path / f"keys.{ending}")
+    run("import_members", other.pk, tmp_path / f"members.{ending}")
+    run("import_keys", other.pk, tmp_path / f"keys.{ending}", "--output", secrets)
+    run(f"export_{kind}", other.pk, other_file)
+    assert other_file.read_bytes() == (tmp_path / f"{kind}.{ending}").read_bytes()
+
+
+def test_an_export_has_what_an_import_reads(team: Tenant, tmp_path: Path) -> None:
+    owner = team.organization
+    ApiKey.objects.get(name="inference").edit(name="=cmd")
+    run("export_members", owner.pk, tmp_path / "members.jsonl")
+    run("export_members", owner.pk, tmp_path / "members.csv")
+    run("export_keys", owner.pk, tmp_path / "keys.jsonl")
+    run("export_keys", owner.pk, tmp_path / "keys.csv")
+    [ada, bob] = map(json.loads, (tmp_path / "members.jsonl").read_text().splitlines())
+    assert ada == {
+        "email": "+ada@example.com",
+        "first_name": "=A;+1",
+        "last_name": "",
+        "role": "admin",
+    }
+    assert bob == {"email": "bob@example.com", "role": "member"}
+    assert (tmp_path / "members.csv").read_bytes().decode() == (
+        "\ufeffemail,first_name,last_name,role\r\n"
+        '"\'+ada@example.com","\'=A;\'+1",,"admin"\r\n'
+        '"bob@example.com",,,"member"\r\n'
+    )
+    assert [*map(json.loads, (tmp_path / "keys.jsonl").read_text().splitlines())] == [
+        {"name": "=cmd", "workspace": "default"},
+        {
+            "name": '\'=1+1;@x, "ü"',
+            "email": "+ada@example.com",
+            "workspace": "research",
+            "limit": "12.5",
+        },
+        {"name": "paused", "limit": "1000000000"},
+        {"name": "-5", "workspace": "research", "limit": "0"},
+    ]
+    assert (tmp_path / "keys.csv").read_bytes().decode() == (
+        "\ufeffname,email,workspace,limit\r\n"
+        '"\'=cmd",,"default",\r\n'
+        '"\'\'=1+1;\'@x, ""ü""","\'+ada@example.com","research","12.5"\r\n'
+        '"paused",,,"1000000000"\r\n'
+        '"-5",,"research","0"\r\n'
+    )
+
+
+def test_keys_of_one_name_are_not_exported(team: Tenant, tmp_path: Path) -> None:
+    owner, file = team.organization, tmp_path / "keys.csv"
+    workspace = owner.workspaces.get(slug="research")
+    for name in ("paused", "-5", "-5"):
+        ApiKey.objects.create_key(workspace=workspace, name=name)
+    file.write_text("as it was")
+    [refusal] = refuse("export_keys", owner.pk, file)
+    assert refusal == (
+        "Several keys have the same name: 'paused', '-5'; rename all but one of each. "
+        "Nothing was written."
+    )
+    assert file.read_text() == "as it was"
+    for number in range(21):
+        for _ in range(2):
+            ApiKey.objects.create_key(workspace=workspace, name=f"same {number}")
+    [refusal] = refuse("export_keys", owner.pk, file)
+    assert "'same 17' and others; rename" in refusal
+    [refusal] = refuse("export_members", uuid.uuid4(), file)
+    assert refusal == "There is no such organization."
 
 
 def test_a_single_key_takes_no_output(tenant: Tenant, tmp_path: Path) -> None:
