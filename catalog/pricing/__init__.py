@@ -5,6 +5,7 @@ them, ``sizes`` knows the sizes of pictures, and ``contract`` reads and writes p
 """
 
 from catalog.pricing.price import (
+    MOST_NANO,
     NANO,
     RATES,
     Charge,

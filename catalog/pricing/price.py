@@ -49,6 +49,9 @@ _COMPLETIONS: Final = frozenset(KINDS[place].name for place in COMPLETION_PLACES
 _FINEST: Final = Decimal("1e-30")
 
 NANO: Final = 1_000_000_000
+# No request costs more than a million USD. A tenant states the price of an own model, and its
+# server the usage: without an end, one amount would not fit its column, nor their sum.
+MOST_NANO: Final = 1_000_000 * NANO
 _NANO_DIGITS: Final = 9
 _PROMPT: Final = PROMPT_PLACES | BESIDE_PROMPT
 _COMPLETION: Final = COMPLETION_PLACES | BESIDE_COMPLETION
@@ -291,18 +294,18 @@ def _unscale(amount: int, scale: int) -> Decimal:
 def round_scaled(amount: int, scale: int, *, round_up: bool = False) -> int:
     """Returns an amount of USD times ten to the power of ``scale`` as nano-USD.
 
-    It is rounded half to even, or up for a bound such as a hold.
+    It is rounded half to even, or up for a bound such as a hold, and at most :data:`MOST_NANO`.
     """
     if not amount:
         return 0
     if scale <= _NANO_DIGITS:
-        return amount * 10 ** (_NANO_DIGITS - scale)
+        return min(amount * 10 ** (_NANO_DIGITS - scale), MOST_NANO)
     divisor: int = 10 ** (scale - _NANO_DIGITS)
     if round_up:
-        return -(-amount // divisor)
+        return min(-(-amount // divisor), MOST_NANO)
     whole, rest = divmod(amount, divisor)
     twice = rest * 2
-    return whole + (twice > divisor or (twice == divisor and whole & 1))
+    return min(whole + (twice > divisor or (twice == divisor and whole & 1)), MOST_NANO)
 
 
 def nano_usd(amount: Decimal) -> int:

@@ -47,7 +47,9 @@ GROUP BY account_id
 _OPEN_METERS: Final = """
 INSERT INTO billing_meteropening (fold_id, subject_id, cost, byok)
 SELECT %s, s.subject_id, sum(g.cost_nano),
-       coalesce(sum(g.upstream_cost_nano) FILTER (WHERE g.is_byok), 0)
+       least(
+           coalesce(sum(g.upstream_cost_nano) FILTER (WHERE g.is_byok), 0), 9223372036854775807
+       )
 FROM ({generations}) AS g
 CROSS JOIN LATERAL unnest(
     ARRAY[g.api_key_id, g.workspace_id, g.member_id] || g.limit_subjects

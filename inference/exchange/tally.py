@@ -23,10 +23,6 @@ from inference.requests.parsing import InferenceRequest
 from inference.requests.rows import CHARACTERS_PER_TOKEN
 from inference.routing.routes import Candidate
 
-# The largest amount that is recorded of a claim: a million USD. Thousands of such claims can be
-# written off for one organization before its accounts are full.
-_MOST_NANO: Final = 10**15
-
 # The counts of a usage.
 _COUNTS: Final = tuple(name for name in Usage.__struct_fields__ if name != "image_variant")
 # What a provider may do by itself before it answers.
@@ -81,7 +77,8 @@ def believe(usage: Usage, allowance: Allowance, cost_of: CostOf | None) -> Usage
 def find_claim(usage: Usage, allowance: Allowance, cost_of: CostOf) -> Claim | None:
     """Returns what a usage claims beyond what was allowed; ``None`` if nothing.
 
-    The amounts of a claim without measure end at the range of the ledger.
+    Thousands of claims without measure can be written off for one organization before its accounts
+    are full: a cost ends at a million USD.
     """
     has_claimed_tokens = usage.prompt > allowance.prompt or usage.completion > allowance.completion
     if not has_claimed_tokens and not _has_claimed_pieces(usage, allowance):
@@ -94,8 +91,8 @@ def find_claim(usage: Usage, allowance: Allowance, cost_of: CostOf) -> Claim | N
         completion=usage.completion,
         allowed_prompt=allowance.prompt,
         allowed_completion=allowance.completion,
-        excess_nano=_clip_amount(claimed.credits_nano - believed.credits_nano),
-        upstream_excess_nano=_clip_amount(claimed.upstream_nano - believed.upstream_nano),
+        excess_nano=max(claimed.credits_nano - believed.credits_nano, 0),
+        upstream_excess_nano=max(claimed.upstream_nano - believed.upstream_nano, 0),
     )
 
 
@@ -159,10 +156,6 @@ def _clip_usage(usage: Usage, allowance: Allowance) -> Usage:
         parts[name] = min(getattr(usage, name), most)
     variant = allowance.pieces.image_variant or usage.image_variant
     return Usage(prompt, completion, image_variant=variant, **parts)
-
-
-def _clip_amount(amount_nano: int) -> int:
-    return min(max(amount_nano, 0), _MOST_NANO)
 
 
 class Ending(StrEnum):

@@ -23,7 +23,8 @@ _DAY: Final = timedelta(days=1)
 _GRACE: Final = timedelta(hours=1)
 
 # The whole statement reads one snapshot. A generation that has ended never changes, and a completed
-# day gets no new ones, so the sums are final once no generation of the day is pending.
+# day gets no new ones, so the sums are final once no generation of the day is pending. Those at
+# prices that a tenant states itself end at the range of their columns.
 _ROLL_UP: Final = """
 WITH opened AS (
     INSERT INTO inference_usageday (day, rolled_up_at)
@@ -47,10 +48,12 @@ summed AS (
            end_user, endpoint_id, model, provider_name, count(*),
            coalesce(sum(prompt_tokens), 0), coalesce(sum(completion_tokens), 0),
            coalesce(sum(cached_tokens), 0), coalesce(sum(reasoning_tokens), 0), sum(cost_nano),
-           coalesce(sum(upstream_cost_nano) FILTER (WHERE is_byok), 0),
+           least(coalesce(sum(upstream_cost_nano) FILTER (WHERE is_byok), 0), {most}),
            count(*) FILTER (WHERE status = 'cancelled'),
-           coalesce(sum(upstream_cost_nano) FILTER (WHERE status = 'cancelled'), 0),
-           sum(upstream_cost_nano), count(*) FILTER (WHERE status = 'failed'),
+           least(
+               coalesce(sum(upstream_cost_nano) FILTER (WHERE status = 'cancelled'), 0), {most}
+           ),
+           least(sum(upstream_cost_nano), {most}), count(*) FILTER (WHERE status = 'failed'),
            coalesce(sum(latency_ms), 0), count(latency_ms)
     FROM (
         SELECT g.*, o.day, coalesce(g.private_endpoint_id, g.model_endpoint_id) AS endpoint_id
@@ -64,7 +67,7 @@ summed AS (
     ORDER BY GROUPING(end_user) = 0, organization_id
 )
 SELECT day FROM opened
-"""
+""".replace("{most}", "9223372036854775807")
 
 _DELETE_SUMS: Final = "DELETE FROM inference_dailyusage WHERE day BETWEEN %(first)s AND %(last)s"
 _DELETE_DAYS: Final = "DELETE FROM inference_usageday WHERE day BETWEEN %(first)s AND %(last)s"

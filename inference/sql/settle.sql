@@ -132,12 +132,15 @@ locked_accounts AS MATERIALIZED (
 ),
 
 locked_meters AS MATERIALIZED (
-    SELECT m.tid, w.*
+    SELECT
+        m.tid, w.cost, w.hold, w.byok_hold, w.tokens, w.held_tokens, w.counted,
+        -- At prices that a tenant states itself a meter may become full; nobody else waits for it.
+        least(w.byok, 9223372036854775807 - m.byok) AS byok
     FROM (
         SELECT * FROM used WHERE (SELECT count(*) FROM locked_accounts) >= 0 ORDER BY id
     ) AS w
     CROSS JOIN LATERAL (
-        SELECT m.ctid AS tid
+        SELECT m.ctid AS tid, m.byok
         FROM billing_meter AS m
         WHERE m.subject_id >= w.id AND m.subject_id <= w.id
         ORDER BY m.subject_id DESC

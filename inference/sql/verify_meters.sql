@@ -35,7 +35,8 @@ SELECT
         'its generations make %s, %s, %s and %s; '
         '%s requests run with %s tokens; its generations make %s and %s',
         m.subject_id, m.cost, m.byok, m.held_cost, m.held_byok,
-        coalesce(u.cost, 0) + coalesce(p.cost, 0), coalesce(u.byok, 0) + coalesce(p.byok, 0),
+        coalesce(u.cost, 0) + coalesce(p.cost, 0),
+        least(coalesce(u.byok, 0) + coalesce(p.byok, 0), 9223372036854775807),
         coalesce(u.held_cost, 0), coalesce(u.held_byok, 0),
         m.running, m.held_tokens, coalesce(u.running, 0), coalesce(u.held_tokens, 0)
     )
@@ -45,7 +46,8 @@ LEFT JOIN archived AS p ON m.subject_id = p.subject_id
 WHERE
     (m.cost, m.byok, m.held_cost, m.held_byok, m.running, m.held_tokens)
     <> (
-        coalesce(u.cost, 0) + coalesce(p.cost, 0), coalesce(u.byok, 0) + coalesce(p.byok, 0),
+        coalesce(u.cost, 0) + coalesce(p.cost, 0),
+        least(coalesce(u.byok, 0) + coalesce(p.byok, 0), 9223372036854775807),
         coalesce(u.held_cost, 0), coalesce(u.held_byok, 0), coalesce(u.running, 0),
         coalesce(u.held_tokens, 0)
     )

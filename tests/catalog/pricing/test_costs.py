@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.pricing import (
+    MOST_NANO,
     Billable,
     Price,
     Usage,
     cost_nano,
     list_charges,
     nano_usd,
+    round_scaled,
     split_cost,
     usd,
 )
@@ -178,3 +180,12 @@ def test_text_of_a_missing_rate_is_zero() -> None:
 def test_usd_converts_nano_usd_to_a_float() -> None:
     assert usd(1_500_000_000) == 1.5
     assert usd(1) == 1e-09
+
+
+def test_the_cost_of_a_request_ends_at_a_million_dollars() -> None:
+    dear = make_price("999999.999999999", "0.5")
+    assert cost_nano(dear, Usage(2, 0)) == MOST_NANO == nano_usd(Decimal(1_000_000))
+    assert cost_nano(dear, Usage(1, 0)) == nano_usd(Decimal("999999.999999999"))
+    assert split_cost(dear, Usage(10**15, 2)) == (MOST_NANO, MOST_NANO, 1_000_000_000, 0)
+    assert round_scaled(10**40, 30, round_up=True) == MOST_NANO
+    assert round_scaled(10**7, 0) == MOST_NANO

@@ -541,13 +541,13 @@ def admit(site: Site, **fields: Any) -> Admission:
     return admission
 
 
-def test_a_cost_beyond_bigint_still_ends_its_hold(site: Site) -> None:
+def test_a_usage_beyond_bigint_still_ends_its_hold(site: Site) -> None:
     site.publish()
     lost, other = (admit(site, max_tokens=100).generation_id for _ in range(2))
     old = timezone.now() - timedelta(hours=1)
     assert Journal.objects.update(beat_at=old) == 2
-    # 2**62 tokens at 2,000 nano-USD each exceed a BIGINT.
-    Journal.objects.filter(pk=lost).update(prompt_tokens=6, completion_tokens=2**62)
+    # The meters count both together, which exceeds a BIGINT.
+    Journal.objects.filter(pk=lost).update(prompt_tokens=2**62, completion_tokens=2**62)
     assert available(site) == CREDITS - 2 * Generation.objects.get(pk=lost).hold_nano
     assert sweep() == 2
     rows = {row.pk: row for row in Generation.objects.all()}

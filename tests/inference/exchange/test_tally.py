@@ -247,7 +247,8 @@ def test_an_estimate_is_never_more_than_was_allowed() -> None:
         (Usage(BOUND + 7, 1_500), False, "both", (1_007_000, 1_007_000)),
         # Credits pay only the fee on what the own credential is charged.
         (Usage(10, 1_500), True, "completion", (50_000, 1_000_000)),
-        (Usage(10**15, 10**15), False, "both", (10**15, 10**15)),
+        # The cost ends at a million dollars; of it, 0.002077 were allowed.
+        (Usage(10**15, 10**15), False, "both", (999_999_997_923_000, 999_999_997_923_000)),
     ],
 )
 def test_a_claim_is_the_cost_beyond_what_was_allowed(

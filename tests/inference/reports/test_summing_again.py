@@ -115,6 +115,30 @@ def test_days_may_be_any_of_the_calendar(
     assert json.loads(capsys.readouterr().out) == counts
 
 
+def test_the_price_of_one_tenant_keeps_no_sums_of_others_from_being_stored(
+    tenant: Tenant,
+) -> None:
+    """A tenant states the price of its own models, so that no column holds the sum of its costs."""
+    now = timezone.now()
+    most = 2**63 - 1
+    first = make(tenant, now - 50 * HOUR, is_byok=True, upstream_cost_nano=most // 2)
+    for _ in range(2):
+        make(
+            tenant, now - 50 * HOUR, is_byok=True, upstream_cost_nano=most // 2,
+            model_endpoint=first.model_endpoint,
+        )  # fmt: skip
+    other = factories.make_tenant()
+    make(other, now - 50 * HOUR, cost_nano=7)
+    assert roll_up_usage() > 0
+    assert roll_up_hours() > 0
+    days = DailyUsage.objects.filter(by_end_user=False)
+    assert days.get(organization_id=other.organization.pk).cost_nano == 7
+    day = days.get(organization_id=tenant.organization.pk)
+    assert (day.requests, day.byok_nano, day.upstream_nano) == (3, most, most)
+    hour = HourlyUsage.objects.get(requests=4)
+    assert (hour.cost_nano, hour.upstream_nano) == (7, most)
+
+
 def test_a_range_that_ends_before_it_begins_is_refused(
     db: None, capsys: pytest.CaptureFixture[str]
 ) -> None:

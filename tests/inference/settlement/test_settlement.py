@@ -17,9 +17,9 @@ from msgspec.structs import replace
 
 from accounts.bearers import bearer_digests
 from billing import ledger, reviews
-from billing.models import Account, Excess, Transfer
+from billing.models import Account, Excess, Meter, Transfer
 from catalog.dialects.base import Operation
-from catalog.pricing import Usage
+from catalog.pricing import MOST_NANO, Usage
 from config.server.batching.batcher import Batcher
 from config.server.batching.waits import Blocked
 from inference.admission.decide import AdmissionRequest
@@ -192,6 +192,23 @@ def test_a_settlement_that_the_ledger_refuses_does_not_affect_its_batch(
         f"the generation {rows[1].pk} cannot be settled",
         f"the generation {rows[1].pk} cannot be ended",
     ]
+
+
+def test_a_meter_that_a_tenant_has_filled_keeps_no_generation_of_its_batch_waiting(
+    tenant: Tenant,
+) -> None:
+    """A tenant states the price of its own models, and its server the usage."""
+    most = 2**63 - 1
+    rows = [make_generation(tenant, is_byok=True) for _ in range(2)]
+    neighbour = make_generation(factories.make_tenant())
+    meters = Meter.objects.filter(subject_id=rows[0].api_key_id)
+    meters.update(byok=most - 5)
+    dear = [Settlement(row.pk, "completed", upstream_cost_nano=MOST_NANO) for row in rows]
+    settle([*dear, Settlement(neighbour.pk, "completed", usage=Usage(1, 2), cost_nano=3)])
+    assert [facts(row)[0] for row in rows] == ["completed", "completed"]
+    assert facts(neighbour) == ("completed", 1, 2, 3, None)
+    meter = meters.get()
+    assert (meter.byok, meter.byok_daily) == (most, 5)
 
 
 @pytest.mark.parametrize(
