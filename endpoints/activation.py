@@ -14,6 +14,7 @@ from accounts.models import WorkspaceNotFound, workspace_for
 from config.api.errors import GatewayError, InvalidTransition, RequestTimeout
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation, ValidationSlot
+from endpoints.validation import Asker
 
 logger = logging.getLogger(__name__)
 
@@ -48,18 +49,17 @@ def validate_and_activate(
     *,
     slot: ValidationSlot,
     by: str,
-    judge: Callable[[], None],
+    asker: Asker,
     **options: Any,
 ) -> None:
     """DRAFT → ACTIVE, when a live validation passes; every failure keeps the draft.
 
-    The ``slot`` was taken together with the draft, and ``options`` are those of the validation. It
-    takes minutes, so ``judge`` then raises an error if the caller may change nothing any more.
+    The ``slot`` was taken together with the draft; ``asker`` and ``options`` are those
+    of :func:`endpoints.validation.run`.
 
     Raises :class:`RequestTimeout` at the time limit, :class:`NotActivated` for other failures.
     """
-    result = validation.run(endpoint, slot=slot, **options)
-    judge()
+    result = validation.run(endpoint, slot=slot, asker=asker, **options)
     _conclude(endpoint, result, partial(endpoint.activate, by=by), "The draft was kept.")
 
 
@@ -69,13 +69,13 @@ def validate_and_replace(
     *,
     workspace_id: UUID,
     by: str,
-    judge: Callable[[], None],
+    asker: Asker,
     **options: Any,
 ) -> None:
     """ACTIVE → ACTIVE, with another deployment, when a live validation of it passes.
 
     ``changes`` are those of :meth:`PrivateEndpoint.edit`. They need no validation if they leave the
-    upstream as it is. Every failure changes nothing. ``judge`` and ``options`` are those of
+    upstream as it is. Every failure changes nothing. ``asker`` and ``options`` are those of
     :func:`validate_and_activate`.
 
     Raises :class:`RequestTimeout` at the time limit, :class:`NotActivated` for other failures,
@@ -88,8 +88,7 @@ def validate_and_replace(
             workspace_for(endpoint.organization_id, workspace_id)
     if plan is None:
         return
-    result = validation.run(plan.endpoint, workspace_id=workspace_id, **options)
-    judge()
+    result = validation.run(plan.endpoint, workspace_id=workspace_id, asker=asker, **options)
     replace = partial(endpoint.replace, result, basis=plan.basis, by=by, **changes)
     _conclude(endpoint, result, replace, "Nothing was changed.")
 
@@ -99,10 +98,12 @@ def validate_only(
     *,
     workspace_id: UUID,
     again: bool,
-    may_bind: bool = True,
+    asker: Asker,
     probe_parameters: bool | None = None,
 ) -> Validation:
     """ANY → same. Validates a draft, or with ``again`` an endpoint that was activated.
+
+    The options are those of :func:`endpoints.validation.run`.
 
     Raises :class:`InvalidTransition` in another state.
     """
@@ -117,7 +118,7 @@ def validate_only(
     return validation.run(
         endpoint,
         workspace_id=workspace_id,
-        may_bind=may_bind,
+        asker=asker,
         probe_parameters=probe_parameters,
         again=again,
     )

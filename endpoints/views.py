@@ -80,6 +80,7 @@ from endpoints.serializers import (
     ValidationResponseSerializer,
     ValidationSerializer,
 )
+from endpoints.validation import Asker
 from inference.reports.usage.consequences import describe_end
 
 _ERROR_OR_DRAFT: Final = PolymorphicProxySerializer(
@@ -173,8 +174,8 @@ class PrivateEndpointViewSet(OrganizationViewSet):
             **fields,
         )
         if is_new and slot is not None:
-            judge = partial(judge_again, request)
-            validate_and_activate(endpoint, slot=slot, by=self.actor, judge=judge, **activation)
+            asker = Asker(partial(judge_again, request))
+            validate_and_activate(endpoint, slot=slot, by=self.actor, asker=asker, **activation)
         body = {"data": self.get_serializer(endpoint).data}
         if not is_new and endpoint.is_activating:
             body["activation"] = "running"
@@ -213,8 +214,8 @@ class PrivateEndpointViewSet(OrganizationViewSet):
         if activation is None:
             endpoint.edit(by=self.actor, **fields)
         else:
-            judge = partial(judge_again, request)
-            validate_and_replace(endpoint, fields, by=self.actor, judge=judge, **activation)
+            asker = Asker(partial(judge_again, request))
+            validate_and_replace(endpoint, fields, by=self.actor, asker=asker, **activation)
         body = {"data": self.get_serializer(endpoint).data}
         cleared = [name for name in declared if name not in endpoint.declarations]
         return Response({**body, "cleared": cleared} if cleared else body)
@@ -280,6 +281,7 @@ class PrivateEndpointViewSet(OrganizationViewSet):
             endpoint,
             workspace_id=workspace.pk,
             again=bool(fields.get("again")),
+            asker=Asker(partial(judge_again, request)),
             probe_parameters=fields.get("probe_parameters"),
         )
         return self.respond(result)

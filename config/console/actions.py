@@ -76,8 +76,8 @@ def transition(
 
     The dialog asks by the method's docstring, unless there is a ``question``. The method gets the
     request, the object and the dialog's form. It returns a message, or a page with a
-    ``#dialog-form`` in place of the dialog. An error of the model is shown as a message. The dialog
-    names the object; ``foresee`` returns the consequences for it, as sentences.
+    ``#dialog-form`` in place of the dialog; an error of the model becomes one. The dialog names the
+    object; ``foresee`` returns the consequences for it, as sentences.
     ``four_eyes`` says when the action is proposed to a second person instead. ``prepare`` gets the
     object and the form, and may call other hosts: no transaction is open then. The method finds its
     result as ``form.prepared``.

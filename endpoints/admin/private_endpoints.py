@@ -54,6 +54,7 @@ from endpoints.admin.forms import (
 from endpoints.admin.validations import OUTCOMES
 from endpoints.history import SHOWN, events, render_operations, render_proofs
 from endpoints.models import PrivateEndpoint, Validation
+from endpoints.validation import Asker
 from inference.reports.usage import subjects
 from inference.reports.usage.consequences import foresee_endpoint, foresee_endpoints
 from inference.reports.usage.panel import show_usage
@@ -349,8 +350,7 @@ class PrivateEndpointAdmin(ConsoleAdmin):
             _read_upstream(request, form),
             workspace_id=form.cleaned_data["workspace"].pk,
             by=actor_of(request),
-            judge=partial(_judge_again, request),
-            may_bind=may_point_secrets(request),
+            asker=_asker_of(request),
         )
         return messages.SUCCESS, "The endpoint has the new deployment."
 
@@ -496,11 +496,15 @@ def _validate(
         endpoint,
         workspace_id=form.cleaned_data["workspace"].pk,
         again=again,
-        may_bind=may_point_secrets(request),
+        asker=_asker_of(request),
     )
     if result.passed:
         return messages.SUCCESS, "The validation passed."
     return messages.WARNING, describe_failure(result)
+
+
+def _asker_of(request: HttpRequest) -> Asker:
+    return Asker(partial(_judge_again, request), may_bind=may_point_secrets(request))
 
 
 def _judge_again(request: HttpRequest) -> None:

@@ -3,4 +3,4 @@
 from endpoints.validation.attempt import HostIsNew
 from endpoints.validation.checks import KINDS, Reason
 from endpoints.validation.probes import MAX_TOKENS, is_same_model
-from endpoints.validation.run import examine, limit_seconds, run
+from endpoints.validation.run import Asker, examine, limit_seconds, run

@@ -38,7 +38,11 @@ _NO_TEXT: Final = "completions.chat is false, and the provider's format has no t
 
 
 class HostIsNew(Forbidden):
-    """The operator may send a tenant's secret only where it goes for an active endpoint already."""
+    """The operator may send a tenant's secret, or call an endpoint, only at a host in use.
+
+    An active endpoint sends the same secret to the host; one without a secret was validated there.
+    A host that receives the prompts of a tenant is guarded as one that receives a secret.
+    """
 
 
 Calls = Sequence[tuple[Call, Dialect]]
@@ -93,7 +97,7 @@ def find_attempt(
         host = dialect.host(base_url, secret)
     except (InvalidBaseURL, InvalidCredential, egress.InvalidURL):
         raise CheckFailed("base_url", Reason.INVALID_BASE_URL) from None
-    if credential is not None:
+    if credential is not None or base_url is not None:
         _require_host(host, endpoint, credential, may_bind)
     operations = _find_operations(endpoint, dialect)
     call = Call(
@@ -134,11 +138,12 @@ def _address(call: Call, dialect: Dialect, name: str) -> tuple[Call, Dialect]:
 
 
 def _require_host(
-    host: str, endpoint: PrivateEndpoint, credential: ByokCredential, may_bind: bool
+    host: str, endpoint: PrivateEndpoint, credential: ByokCredential | None, may_bind: bool
 ) -> None:
-    """Raises unless the secret may go to the host; every refusal is counted."""
-    limits = credential.host_limits(endpoint.upstream_provider.own_hosts(host))
-    if (reason := limits.refusal(host)) is not None:
+    """Raises unless the secret, or calls without one, may go to the host; counts each refusal."""
+    own_hosts = endpoint.upstream_provider.own_hosts(host)
+    reason = None if credential is None else credential.host_limits(own_hosts).refusal(host)
+    if credential is not None and reason is not None:
         count_refusal(ValidationRefusal.HOST)
         logger.warning(
             "secret not sent: credential %s of organization %s is not for %s",
@@ -149,17 +154,20 @@ def _require_host(
         raise CheckFailed("base_url", Reason.INVALID_BASE_URL, upstream_message=reason)
     if not may_bind and not _is_in_use(host, endpoint.organization_id, credential):
         count_refusal(ValidationRefusal.NEW_HOST)
+        what = "calls" if credential is None else f"sends the secret of {credential} to"
         raise HostIsNew(
-            f"No active endpoint sends the secret of {credential} to {host}. The organization "
-            "itself, or an operator who may change its credentials, must validate and activate one "
-            "first. Nothing was sent."
+            f"No active endpoint {what} {host}. The organization itself, or an operator who may "
+            "change its credentials, must validate and activate one first. Nothing was sent."
         )
 
 
-def _is_in_use(host: str, organization_id: uuid.UUID, credential: ByokCredential) -> bool:
-    """Returns whether an active endpoint was validated at the host with the credential."""
+def _is_in_use(host: str, organization_id: uuid.UUID, credential: ByokCredential | None) -> bool:
+    """Returns whether an active endpoint was validated at the host with the credential, if any."""
     active = PrivateEndpoint.objects.for_organization(organization_id).routable()
-    return active.filter(validation__credential=credential, validation__host=host).exists()
+    active = active.filter(validation__host=host)
+    if credential is not None:
+        active = active.filter(validation__credential=credential)
+    return active.exists()
 
 
 def _may_call(credential: ByokCredential, model: LanguageModel) -> bool:

@@ -7,7 +7,9 @@ import logging
 import math
 import time
 import uuid
+from collections.abc import Callable
 from decimal import Decimal
+from typing import NamedTuple
 
 from django.conf import settings
 from django.db import DatabaseError, connection
@@ -29,12 +31,24 @@ from endpoints.validation.probes import probe
 logger = logging.getLogger(__name__)
 
 
+class Asker(NamedTuple):
+    """Who asks for a validation.
+
+    The calls take minutes, so ``judge`` then raises an error if the asker may change nothing any
+    more: nothing is stored, and no credential is bound to the host. Who ``may_bind`` sends secrets
+    and calls to new hosts.
+    """
+
+    judge: Callable[[], None]
+    may_bind: bool = True
+
+
 def run(
     endpoint: PrivateEndpoint,
     *,
     workspace_id: uuid.UUID,
     slot: ValidationSlot | None = None,
-    may_bind: bool = True,
+    asker: Asker | None = None,
     probe_parameters: bool | None = None,
     again: bool = False,
 ) -> Validation:
@@ -48,9 +62,10 @@ def run(
     result. ``again`` compares it with the current validation of an active endpoint. Takes a
     ``slot`` of the organization, unless the caller has one, and gives it back.
 
+    Without an ``asker`` the command line or a test asks, which may everything.
     Raises :class:`EndpointNotFound` when the endpoint was deleted meanwhile,
-    :class:`ValidationsBusy` without a free slot, and, unless the caller ``may_bind`` credentials,
-    :class:`HostIsNew`.
+    :class:`ValidationsBusy` without a free slot, and :class:`HostIsNew` unless the asker
+    ``may_bind``.
     """
     record = endpoint.record_repetition if again else endpoint.record_validation
     if slot is None:
@@ -64,9 +79,11 @@ def run(
         validation = examine(
             endpoint,
             workspace_id=workspace_id,
-            may_bind=may_bind,
+            may_bind=asker is None or asker.may_bind,
             probing_slot=slot if probe_parameters else None,
         )
+        if asker is not None:
+            asker.judge()
         try:
             record(validation)
         except DatabaseError:

@@ -20,7 +20,7 @@ HOUR: Final = timedelta(hours=1)
 # than its stamp, and workers of an older release stamp by the clock of their host.
 _SLACK: Final = timedelta(hours=1)
 
-# One tenant states the price of its own models: its amounts must not keep those of others from being
+# A tenant states the price of its own models: its amounts must not keep those of others from being
 # stored, so a sum of them ends at the range of its column.
 SUMS: Final = """
     count(*) AS requests, count(*) FILTER (WHERE status = 'failed') AS failed,

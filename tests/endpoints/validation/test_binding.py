@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
+from rest_framework.test import APIClient
 
-from accounts.models import ByokCredential
+from accounts.models import ApiKey, ByokCredential
 from catalog.models import LanguageModel, Provider
+from config.apps import Role
 from config.egress.addresses import PinnedHost
 from endpoints import rotation, validation, watch
 from endpoints.models import PrivateEndpoint, Validation
 from endpoints.validation import HostIsNew
 from tests.support import factories
-from tests.support.endpoints.validating import failed, validate
-from tests.support.factories import Tenant
+from tests.support.endpoints.creating import ROUTE
+from tests.support.endpoints.validating import failed, held, row_of, validate
+from tests.support.factories import Tenant, change
+from tests.support.operators.four_eyes import press, sign_in
 from tests.support.simulator.server import Simulator
 
 pytestmark = pytest.mark.django_db
@@ -187,3 +193,54 @@ def test_an_operator_who_may_not_bind_validates_where_an_active_endpoint_points(
     other.disable()
     with pytest.raises(HostIsNew):
         validate(draft, may_bind=False)
+
+
+def test_an_operator_who_may_not_bind_sends_no_calls_without_a_key_to_a_new_host(
+    provider: Provider,
+    make_draft: Callable[..., PrivateEndpoint],
+    upstream: Simulator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A host that gets the prompts of a tenant is guarded as one that gets a secret."""
+    change(provider, is_keyless=True)
+    monkeypatch.setattr(upstream, "is_keyless", True)
+    draft, other = make_draft("simulator.test"), make_draft("simulator.test")
+    with pytest.raises(HostIsNew) as caught:
+        validate(draft, may_bind=False)
+    assert caught.value.message == (
+        "No active endpoint calls simulator.test. The organization itself, or an operator who may "
+        "change its credentials, must validate and activate one first. Nothing was sent."
+    )
+    assert (upstream.connections, Validation.objects.count()) == (0, 0)
+    assert validate(other).passed
+    other.activate()
+    assert validate(draft, may_bind=False).passed
+    with pytest.raises(HostIsNew):
+        validate(make_draft("127.0.0.1"), may_bind=False)
+
+
+@pytest.mark.parametrize("caller", ["key", "operator"])
+def test_a_validation_whose_caller_may_not_ask_any_more_stores_and_binds_nothing(
+    transactional_db: None,
+    tenant: Tenant,
+    management: APIClient,
+    make_draft: Callable[..., PrivateEndpoint],
+    upstream: Simulator,
+    caller: str,
+) -> None:
+    draft = make_draft("simulator.test", "sim-held")
+    before, workspace = row_of(draft), str(tenant.workspace.pk)
+    if caller == "key":
+        body = {"workspace_id": workspace}
+        ask = partial(management.post, f"{ROUTE}/{draft.pk}/validate", body)
+    else:
+        client = sign_in("ann", Role.ADMINISTRATOR)
+        ask = partial(press, client, draft, "validate", workspace=workspace)
+    with held(upstream, ask) as pending:
+        ApiKey.objects.get(name="management").revoke()
+        User.objects.filter(username="ann").update(is_active=False)
+    if caller == "key":
+        assert pending.result().status_code == 401
+    assert upstream.total_requests == 2
+    assert (row_of(draft), Validation.objects.count()) == (before, 0)
+    assert ByokCredential.objects.get().bound_domains is None

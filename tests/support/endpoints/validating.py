@@ -15,8 +15,9 @@ from endpoints.models import PrivateEndpoint, Validation
 from tests.support.simulator.server import Simulator
 
 
-def validate(draft: PrivateEndpoint, **options: Any) -> Validation:
+def validate(draft: PrivateEndpoint, *, may_bind: bool = True, **options: Any) -> Validation:
     """Validates the draft in the default workspace of its organization."""
+    options["asker"] = validation.Asker(lambda: None, may_bind=may_bind)
     workspace = workspace_for(draft.organization.pk, None)
     return validation.run(draft, workspace_id=workspace.pk, **options)
 
