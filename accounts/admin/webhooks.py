@@ -128,6 +128,7 @@ class SubscriptionAdmin(ConsoleAdmin):
     """Lists the receivers of events; one without an organization belongs to the operators."""
 
     form = SubscriptionForm
+    own_permission = "accounts.change_byokcredential"
     list_display = ("shown_name", "form", "receiver", "status", "organization", "created_at")
     list_select_related = ("organization", "member")
     list_filter = ("form", "disabled", OwnerFilter)
@@ -294,6 +295,7 @@ class DeliveryAdmin(ConsoleAdmin):
     """Shows the deliveries of the last 30 days, newest first; any of them can be sent again."""
 
     is_read_only = True
+    own_permission = "accounts.change_byokcredential"
     list_display = (
         "created_at", "kind", "receiver", "shown_status", "attempts", "error", "organization",
     )  # fmt: skip

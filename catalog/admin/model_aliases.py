@@ -76,6 +76,7 @@ class ModelAliasAdmin(ConsoleAdmin):
 
     form = ModelAliasForm
     locks_tenant_first = True
+    own_permission = "catalog.change_languagemodel"
     list_display = ("name", "owner", "models", "created_at")
     list_select_related = ("organization",)
     search_fields = ("name", "organization__name")

@@ -78,12 +78,16 @@ class GuardedPage:
     ``form_guard`` and ``deletion_guard`` say when its form and Django's deletion do; actions of
     the page say it themselves. ``other_operations`` have names of their own. The transitions of
     a model that lock the organization before the row need ``locks_tenant_first``.
+
+    ``own_permission`` is what a row without an organization needs besides: it is the operator's
+    own, and roles that care for tenants must not change what applies to all of them.
     """
 
     other_operations: ClassVar[Mapping[str, PageOperation]] = {}
     form_guard: ClassVar[FourEyes | None] = None
     deletion_guard: ClassVar[FourEyes | None] = None
     locks_tenant_first: ClassVar[bool] = False
+    own_permission: ClassVar[str] = ""
     change_form_before_template: str | None = "admin/second_person.html"
 
     # Proposing.
@@ -265,6 +269,20 @@ class GuardedPage:
         ):
             raise Forbidden("Your role may not do this itself, so it may not decide about it.")
 
+    def may_touch(self, request: HttpRequest, owned: Any) -> bool:
+        """Returns whether the operator may change a row, or import a file, by who owns it."""
+        if not self.own_permission or owned.organization_id is not None:
+            return True
+        return request.user.has_perm(self.own_permission)
+
+    def require_touch(self, request: HttpRequest, owned: Any) -> None:
+        """Raises :class:`Forbidden` unless the operator :meth:`may_touch` what is owned."""
+        if not self.may_touch(request, owned):
+            raise Forbidden(
+                "What belongs to no organization is the operator's own, and your role may not "
+                "change it. Nothing was changed."
+            )
+
     def may_apply_change(self: Any, request: HttpRequest, operation: str, target: Any) -> bool:
         if (own := self.other_operations.get(operation)) is not None:
             return own.may_apply(self, request, target)
@@ -276,7 +294,8 @@ class GuardedPage:
             return bool(self.has_delete_permission(request, target))
         action = _find_action(self, operation)
         subject = (str(target.pk),) if action.is_detail else ()
-        return bool(self.has_permissions(request, action.permissions, *subject))
+        may_act = self.has_permissions(request, action.permissions, *subject)
+        return bool(may_act and self.may_touch(request, target))
 
     def has_permissions(
         self: Any, request: HttpRequest, names: Iterable[str], *subject: str

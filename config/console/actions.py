@@ -74,13 +74,12 @@ def transition(
 ) -> Callable[[Callable[[Any, HttpRequest, Any, Any], Answer]], Any]:
     """Makes a method an action of the detail page that asks in a dialog and runs by POST.
 
-    The dialog asks by the method's docstring, unless there is a ``question``. The method gets the
-    request, the object and the dialog's form. It returns a message, or a page with a
-    ``#dialog-form`` in place of the dialog; an error of the model becomes one. The dialog names the
-    object; ``foresee`` returns the consequences for it, as sentences.
-    ``four_eyes`` says when the action is proposed to a second person instead. ``prepare`` gets the
-    object and the form, and may call other hosts: no transaction is open then. The method finds its
-    result as ``form.prepared``.
+    The dialog asks by the method's docstring, unless there is a ``question``, and names the object;
+    ``foresee`` returns the consequences for it, as sentences. The method gets the request, the
+    object and the dialog's form. It returns a message, or a page with a ``#dialog-form`` in place
+    of the dialog; an error of the model becomes a message. ``four_eyes`` says when the action is
+    proposed to a second person instead. ``prepare`` gets the object and the form, and may call
+    other hosts: no transaction is open then. The method finds its result as ``form.prepared``.
     """
 
     def decorate(method: Callable[[Any, HttpRequest, Any, Any], Answer]) -> Any:
@@ -104,6 +103,7 @@ def transition(
                 index = self.redirect_to_index(request, object_id)
                 return self.redirect(request, index["Location"])
             try:
+                self.require_touch(request, obj)
                 if four_eyes is not None and (kind := four_eyes.find_demand(obj)) is not None:
                     name = method.__name__
                     return self.propose(request, _propose(self, obj, form, four_eyes, kind, name))
@@ -378,7 +378,10 @@ class _BulkAction:
             page.message_user(request, text, messages.ERROR)
             return None
         rows = list(_rows(queryset, keys))
-        demands = [(row, four_eyes.find_demand(row)) for row in rows]
+        demands = [
+            (row, four_eyes.find_demand(row) if page.may_touch(request, row) else None)
+            for row in rows
+        ]
         name = self.method.__name__
         waiting = [
             _propose(page, row, None, four_eyes, kind, name)
@@ -421,6 +424,7 @@ class _BulkAction:
         refused: list[tuple[str, str]] = []
         for row in rows:
             try:
+                page.require_touch(request, row)
                 self.method(page, request, row)
             except GatewayError as exc:
                 refused.append((str(row), exc.message))

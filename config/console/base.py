@@ -353,7 +353,8 @@ class ConsoleAdmin(StrictList):
         return not self.is_read_only and super().has_add_permission(request)
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return not self.is_read_only and super().has_change_permission(request, obj)
+        may_change = not self.is_read_only and super().has_change_permission(request, obj)
+        return may_change and (obj is None or self.may_touch(request, obj))
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
@@ -386,10 +387,13 @@ class ConsoleAdmin(StrictList):
 
     def get_actions_detail(self, request: HttpRequest, object_id: Any) -> Any:
         actions = super().get_actions_detail(request, object_id)  # type: ignore[misc]
-        if not actions or type(self).offers_action is ConsoleAdmin.offers_action:
+        offers_all = type(self).offers_action is ConsoleAdmin.offers_action
+        if not actions or (offers_all and not self.own_permission):
             # Most pages offer all of them, and need not read the object for that.
             return actions
         obj = self.get_object(request, unquote(str(object_id)))
+        if obj is not None and not self.may_touch(request, obj):
+            return []
         prefix = f"{self.opts.app_label}_{self.opts.model_name}_"
         return [
             action
@@ -433,6 +437,7 @@ class ConsoleAdmin(StrictList):
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         if not change:
+            self.require_touch(request, obj)
             # Django keeps the form's instance, so it takes over the stored row's attributes.
             obj.__dict__.update(self.create(request, obj, form).__dict__)
             return

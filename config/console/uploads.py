@@ -22,7 +22,7 @@ from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 
-from config.api.errors import GatewayError
+from config.api.errors import Forbidden, GatewayError
 from config.audit import context as audit
 from config.audit.context import actor_of
 from config.bulk.problems import ImportRefused
@@ -156,9 +156,12 @@ def import_file(page: Any, request: HttpRequest) -> HttpResponse:
         return _ask(page, request, form)
     upload = form.upload
     try:
+        page.require_touch(request, upload)
         plan, _, report = file.plan(upload, actor_of(request))
     except ImportRefused as exc:
         return _ask(page, request, form, refusals=exc.problems)
+    except Forbidden as exc:
+        return _ask(page, request, form, refusals=[exc.message])
     return _show(
         page,
         request,
@@ -195,6 +198,7 @@ def _apply(page: Any, request: HttpRequest) -> HttpResponse:
         text = "The preview has expired or is not yours. Nothing was changed. Send it again."
         return _ask(page, request, file.upload_form(), refusals=[text])
     try:
+        page.require_touch(request, upload)
         if (kind := file.find_demand()) is not None:
             return _propose(page, request, upload, kind)
         action = f"admin: import {page.opts.verbose_name_plural}"

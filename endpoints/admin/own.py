@@ -189,6 +189,7 @@ class OwnModelForm(OwnForm):
 class OwnModelAdmin(ConsoleAdmin):
     """Lists the models that only their organizations see and call."""
 
+    own_permission = "catalog.change_languagemodel"
     form = OwnModelForm
     list_display = ("name", "slug", "organization", "base_model", "context", "created_at")
     list_select_related = ("organization",)

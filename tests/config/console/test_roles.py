@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import html
 import re
 from typing import Any
 
@@ -7,18 +8,22 @@ import pytest
 from django.apps import apps
 from django.contrib import admin
 from django.contrib.auth.models import Group, Permission
+from django.core.files.uploadedfile import SimpleUploadedFile
 from django.core.management import call_command
 from django.db import connection, transaction
 from django.template.response import SimpleTemplateResponse
 from django.urls import reverse
 
+from accounts.models import Subscription
+from catalog.aliases.changes import create_alias
 from catalog.models import ModelEndpoint
 from config.apps import Audience, Role, declarations
 from config.console.sign_in import roles
 from config.console.site import RefusalMiddleware
 from tests.support import factories
-from tests.support.console import STATUSES, SUBMIT, fingerprint, urls
-from tests.support.operators.four_eyes import sign_in
+from tests.support.console import STATUSES, SUBMIT, fingerprint, messages_of, page, urls
+from tests.support.factories import Tenant
+from tests.support.operators.four_eyes import press, sign_in
 from tests.support.operators.powers import WRITES
 from tests.support.suite.tiers import draw_examples
 
@@ -235,3 +240,47 @@ def test_finance_changes_only_the_rates_of_an_endpoint(db: None, role: str) -> N
     assert stated == (
         (True, True, False, None) if role == Role.FINANCE else (True, False, True, "fp8")
     )
+
+
+def test_roles_that_care_for_tenants_change_nothing_of_the_operators(tenant: Tenant) -> None:
+    """An operator's alias is one of all tenants; its events wake who is on call."""
+    model = factories.make_model()
+    alias = create_alias(organization_id=None, name="gpt", targets=[model.slug])
+    theirs = create_alias(organization_id=tenant.organization.pk, name="gpt", targets=[model.slug])
+    receiver, _ = Subscription.objects.create_subscription(
+        organization=None, form="webhook", name="On call", url="https://hooks.example.com/a",
+        kinds=["deposit.in_review"],
+    )  # fmt: skip
+    client = sign_in("ann", Role.SUPPORT)
+    before = fingerprint()
+    form = {"name": "gpt", "targets": "acme/other"}
+    for row in (alias, receiver):
+        assert client.post(page(row), form).status_code == 403
+        assert "admin:action" not in client.get(page(row)).content.decode()
+    refusal = (
+        "What belongs to no organization is the operator's own, and your role may not change it. "
+        "Nothing was changed."
+    )
+    for row, verb in ((alias, "remove"), (receiver, "disable"), (receiver, "remove")):
+        assert messages_of(press(client, row, verb)) == [refusal]
+    added = client.post(reverse("admin:catalog_modelalias_add"), {**form, "name": "gpt-5"})
+    assert refusal in html.unescape(added.content.decode())
+    lines = SimpleUploadedFile("a.jsonl", b'{"name": "gpt-5", "targets": ["acme/falcon"]}')
+    sent = client.post(reverse("admin:catalog_modelalias_import_file"), {"file": lines})
+    assert refusal in html.unescape(sent.content.decode())
+    assert fingerprint() == before
+
+    assert messages_of(press(client, theirs, "remove")) == ["gpt is deleted."]
+    administrator = sign_in("bob")
+    assert messages_of(press(administrator, alias, "remove")) == ["gpt is deleted."]
+    assert messages_of(press(administrator, receiver, "remove")) == ["The subscription is deleted."]
+
+
+def test_every_page_with_rows_of_the_operators_names_who_may_change_them() -> None:
+    """Roles other than the administrator must not change what applies to all tenants."""
+    for model, found in admin.site._registry.items():
+        column = {field.name: field for field in model._meta.fields}.get("organization")
+        if column is None or not column.null or found.own_permission:
+            continue
+        powers = declarations()[model._meta.label_lower].permissions
+        assert not powers.get(Role.SUPPORT), f"{found} needs own_permission"
