@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+import uuid
 from datetime import timedelta
 from typing import Final
 
 from django.conf import settings
-from django.db.models import F, Q, Sum
+from django.db.models import F, Q, QuerySet, Sum, Window
+from django.db.models.functions import RowNumber
 
 from catalog.pricing import NANO
 from config.api.errors import InvalidTransition, NotFound
@@ -18,27 +21,24 @@ from endpoints.models import PrivateEndpoint, Validation, ValidationsBusy, Valid
 ACTOR: Final = "drift watch"
 # The batch is small, so that a stopping worker finishes soon.
 _BATCH: Final = 20
+# A round begins no more watches after this time, so that the next one gives all their turn again.
+_ROUND_SECONDS: Final = 60.0
 
 
 def watch_due() -> int:
     """Validates the active endpoints that are due, and returns their number.
 
-    An endpoint is due ``WATCH_INTERVAL`` seconds after its last validation (0: never). The oldest
-    comes first. Watching stops while the watch has cost ``WATCH_SPEND_LIMIT`` USD in the last 24
-    hours. An endpoint whose organization runs two validations already waits for the next call.
+    An endpoint is due ``WATCH_INTERVAL`` seconds after its last validation (0: never).
+    Organizations take turns, each with its oldest first: the endpoints of one, which may be slow,
+    dear and many, keep nobody else's waiting. An organization has none while the watch has cost it
+    ``WATCH_SPEND_LIMIT`` USD in the last 24 hours, or while it runs two validations already.
     """
-    if not settings.WATCH_INTERVAL:
-        return 0
-    before = clock.now() - timedelta(seconds=settings.WATCH_INTERVAL)
-    due = (
-        PrivateEndpoint.objects.routable()
-        .filter(Q(watched_at=None, activated_at__lt=before) | Q(watched_at__lt=before))
-        .order_by(F("watched_at").asc(nulls_first=True))[:_BATCH]
-    )
-    done = 0
-    for endpoint in due:
-        if spent_today() >= settings.WATCH_SPEND_LIMIT * NANO:
+    done, ends_at = 0, time.monotonic() + _ROUND_SECONDS
+    for endpoint in _find_due() if settings.WATCH_INTERVAL else ():
+        if time.monotonic() > ends_at:
             break
+        if spent_today(endpoint.organization_id) >= settings.WATCH_SPEND_LIMIT * NANO:
+            continue
         try:
             slot = ValidationSlot(organization_id=endpoint.organization_id).take()
         except ValidationsBusy:
@@ -53,6 +53,22 @@ def watch_due() -> int:
                 watch(endpoint)
                 done += 1
     return done
+
+
+def _find_due() -> QuerySet[PrivateEndpoint]:
+    """Returns the endpoints of a round, in the order of their turns."""
+    before = clock.now() - timedelta(seconds=settings.WATCH_INTERVAL)
+    spent = _watched_today().values("endpoint__organization_id").annotate(cost=Sum("cost_nano"))
+    spent = spent.filter(cost__gte=settings.WATCH_SPEND_LIMIT * NANO)
+    oldest = (F("watched_at").asc(nulls_first=True), F("activated_at").asc())
+    return (
+        PrivateEndpoint.objects.routable()
+        .filter(Q(watched_at=None, activated_at__lt=before) | Q(watched_at__lt=before))
+        .exclude(organization_id__in=spent.values("endpoint__organization_id"))
+        .exclude(organization_id__in=ValidationSlot.busy_organizations())
+        .annotate(turn=Window(RowNumber(), partition_by=F("organization_id"), order_by=oldest))
+        .order_by("turn", *oldest)[:_BATCH]
+    )
 
 
 def watch(endpoint: PrivateEndpoint) -> Validation | None:
@@ -88,11 +104,15 @@ def _record(
     return found
 
 
-def spent_today() -> int:
-    """Returns the cost of the watch in the last 24 hours, in nano-USD."""
-    since = clock.now() - timedelta(days=1)
-    watched = Validation.objects.filter(purpose=Validation.Purpose.WATCH, created_at__gte=since)
+def spent_today(organization_id: uuid.UUID) -> int:
+    """Returns what the watch of an organization has cost in the last 24 hours, in nano-USD."""
+    watched = _watched_today().filter(endpoint__organization_id=organization_id)
     return watched.aggregate(total=Sum("cost_nano"))["total"] or 0
+
+
+def _watched_today() -> QuerySet[Validation]:
+    since = clock.now() - timedelta(days=1)
+    return Validation.objects.filter(purpose=Validation.Purpose.WATCH, created_at__gte=since)
 
 
 def _reason(found: Validation) -> str:

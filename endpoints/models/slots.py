@@ -6,11 +6,11 @@ import logging
 import math
 from datetime import timedelta
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from django.conf import settings
 from django.db import DatabaseError, models
-from django.db.models import Min
+from django.db.models import Count, Min
 from django.db.models.expressions import Combinable
 from django.db.models.functions import Now
 
@@ -90,6 +90,14 @@ class ValidationSlot(BaseModel):
         seconds = 1.0 if ends is None else (ends - clock.now()).total_seconds()
         count_refusal(ValidationRefusal.SLOTS)
         raise ValidationsBusy(max(1, math.ceil(seconds)))
+
+    @classmethod
+    def busy_organizations(cls) -> models.QuerySet[Any, Any]:
+        """Returns the ids of the organizations without a free slot."""
+        running = cls.objects.filter(until__gt=Now()).values("organization_id")
+        return (
+            running.annotate(count=Count("pk")).filter(count__gte=SLOTS).values("organization_id")
+        )
 
     def extend(self, seconds: float) -> None:
         """Starts the time of the slot anew, before calls under it that take so many seconds."""

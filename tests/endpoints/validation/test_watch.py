@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from catalog.pricing import NANO
 from endpoints import watch
-from endpoints.models import PrivateEndpoint, Validation
+from endpoints.models import PrivateEndpoint, Validation, ValidationSlot
 from tests.support import factories
 from tests.support.factories import Tenant
 from tests.support.simulator.server import Simulator
@@ -191,14 +191,48 @@ def test_an_unavailable_deployment_ends_no_drift(endpoint: PrivateEndpoint) -> N
 
 def test_watching_stops_at_the_spend_limit(endpoint: PrivateEndpoint, settings: Any) -> None:
     watch.watch_due()
-    spent = watch.spent_today()
+    spent = watch.spent_today(endpoint.organization_id)
     assert spent > 0
     PrivateEndpoint.objects.update(watched_at=timezone.now() - timedelta(hours=1))
     settings.WATCH_SPEND_LIMIT = spent / NANO
     assert watch.watch_due() == 0
-    assert watch.spent_today() == spent
+    assert watch.spent_today(endpoint.organization_id) == spent
     settings.WATCH_SPEND_LIMIT = (spent + 1) / NANO
     assert watch.watch_due() == 1
+
+
+def test_no_organization_keeps_the_endpoints_of_another_from_being_watched(
+    endpoint: PrivateEndpoint, simulator: Simulator, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One has many endpoints that are older; then it has spent its day, or its slots are taken."""
+    many = factories.make_tenant("globex")
+    for _ in range(2):
+        made = factories.make_active(
+            many, endpoint.model, endpoint.provider, base_url=simulator.base_url,
+            price=factories.make_price("999", "999"),
+        )  # fmt: skip
+        age(made)
+        PrivateEndpoint.objects.filter(pk=made.pk).update(
+            activated_at=timezone.now() - timedelta(hours=2)
+        )
+    monkeypatch.setattr(watch, "_BATCH", 2)
+
+    def watched() -> list[str]:
+        rows = Validation.objects.filter(purpose=Validation.Purpose.WATCH).order_by("created_at")
+        return [row.endpoint.organization.name for row in rows]
+
+    first, second = many.organization.name, endpoint.organization.name
+    assert watch.watch_due() == 2
+    assert watched() == [first, second]
+    PrivateEndpoint.objects.update(watched_at=timezone.now() - timedelta(hours=1))
+    assert watch.watch_due() == 1
+    assert watched() == [first, second, second]
+    Validation.objects.filter(endpoint__organization=many.organization).update(cost_nano=0)
+    PrivateEndpoint.objects.update(watched_at=timezone.now() - timedelta(hours=1))
+    for _ in range(2):
+        ValidationSlot(organization_id=many.organization.pk).take()
+    assert watch.watch_due() == 1
+    assert watched() == [first, second, second, second]
 
 
 def test_a_disabled_or_deleted_endpoint_is_not_watched(
