@@ -156,7 +156,8 @@ def inspect_for(organization_id: UUID, wish: ConnectWish) -> OwnInspection:
 def store_for(found: OwnInspection, *, dry_run: bool = False) -> StoredConnection:
     """Stores what was found, validates each new endpoint live and activates all, or none.
 
-    Raises :class:`ConnectRefused`; then everything that was stored is removed again.
+    Raises :class:`ConnectRefused`; then, and after an interrupt, everything that was stored is
+    removed again.
     """
     if dry_run:
         slugs = [found.slugs[name] for name in found.upstream_ids]
@@ -173,11 +174,11 @@ def store_for(found: OwnInspection, *, dry_run: bool = False) -> StoredConnectio
         with transaction.atomic():
             for endpoint in drafts:
                 endpoint.activate(by=found.by)
-    except (GatewayError, ImportRefused) as exc:
+    except BaseException as exc:
+        # Nothing stays after an interrupt either.
         _remove(found, made)
-        raise ConnectRefused(str(exc)) from None
-    except ConnectRefused:
-        _remove(found, made)
+        if isinstance(exc, GatewayError | ImportRefused):
+            raise ConnectRefused(str(exc)) from None
         raise
     endpoints = list(_endpoints_of(found).filter(status=PrivateEndpoint.Status.ACTIVE))
     tested = None if found.test is None else found.test.model
@@ -193,11 +194,13 @@ def store_for(found: OwnInspection, *, dry_run: bool = False) -> StoredConnectio
 class _Made:
     """What a connection has stored, so that it can be removed again.
 
-    ``waiting`` are drafts that were there: a connection that was broken off has left them.
+    ``waiting`` are drafts that were there: a connection that was killed has left them. ``keyed`` is
+    a provider that was there and was called without a key.
     """
 
     reach: tuple[list[str] | None, str] | None = None
     provider: PrivateProvider | None = None
+    keyed: PrivateProvider | None = None
     credential: ByokCredential | None = None
     rotated: tuple[ByokCredential, Secret] | None = None
     drafts: list[PrivateEndpoint] = field(default_factory=list)
@@ -227,6 +230,7 @@ def _store(found: OwnInspection) -> _Made:
     if found.secret != NO_SECRET and stored is None:
         if provider.is_keyless:
             provider.edit(is_keyless=False)
+            made.keyed = provider
         made.credential = ByokCredential.objects.create_credential(
             organization=organization,
             workspace=None,
@@ -266,10 +270,10 @@ def _validate(endpoint: PrivateEndpoint, workspace: Workspace, advice: Advice) -
     failed = next((check for check in result.checks if not check["passed"]), None)
     if failed is None:
         return
-    said = failed.get("upstream_message")
+    said = failed.get("upstream_message", "").removesuffix(".")
     raise ConnectRefused(
         f"The model {endpoint.upstream_model_id!r} did not pass its validation: {failed['name']} "
-        f"({failed['reason']})" + (f", {said}" if said else "") + ". Nothing was connected. "
+        f"({failed['reason']}){said and f', {said}'}. Nothing was connected. "
         f"{advice.narrow}, or repair the server."
     )
 
@@ -282,6 +286,8 @@ def _remove(found: OwnInspection, made: _Made) -> None:
         made.credential.remove()
     if made.rotated is not None and made.rotated[1] != NO_SECRET:
         made.rotated[0].rotate(made.rotated[1])
+    if made.keyed is not None:
+        made.keyed.edit(is_keyless=True)
     if made.provider is not None:
         made.provider.remove()
     for model in made.models:

@@ -188,7 +188,11 @@ class ContentViewSet(GenerationViewSet):
         return Response({"data": content})
 
     @operation(
-        "deleteGenerationContent", None, ContentDeletedSerializer, (400, 403, 404), parameters=[_ID]
+        "deleteGenerationContent",
+        None,
+        {200: ContentDeletedSerializer},
+        (400, 403, 404),
+        parameters=[_ID],
     )
     def delete_content(self, request: Request) -> Response:
         """Deletes the stored input and output of a request; an extension for management keys.

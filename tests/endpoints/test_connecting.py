@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import main_thread
 from typing import Any
 from uuid import uuid4
 
@@ -63,6 +66,17 @@ def refuse(*arguments: str) -> str:
         call_command("connect", *arguments, "--json", stdout=out, stderr=io.StringIO())
     assert (caught.value.returncode, out.getvalue()) == (1, "")
     return str(caught.value)
+
+
+def assert_nothing_in_use(tenant: Tenant) -> None:
+    organization = tenant.organization.pk
+    assert not PrivateEndpoint.objects.for_organization(organization).exists()
+    assert not PrivateProvider.objects.for_organization(organization).exists()
+    assert not ByokCredential.objects.for_organization(organization).exists()
+    assert not LanguageModel.objects.of_everybody().filter(is_listed=True).exists()
+    tenant.organization.refresh_from_db()
+    assert tenant.organization.allowed_networks is None
+    assert tenant.organization.ca_certificates == ""
 
 
 def test_connect_activates_private_endpoints(tenant: Tenant, upstream: Simulator) -> None:
@@ -232,6 +246,40 @@ def test_drafts_that_a_broken_off_connection_has_left_are_activated(
     assert set(present.filter(status="draft")) == set(drafts[1:])
 
 
+def test_an_interrupt_leaves_nothing_in_use(tenant: Tenant, upstream: Simulator) -> None:
+    """The server holds the call of a validation when somebody presses Ctrl-C."""
+
+    def is_asked() -> bool:
+        return any(b"sim-held" in request.raw for request in upstream.requests)
+
+    def interrupt() -> None:
+        assert upstream.wait_until(is_asked)
+        signal.pthread_kill(main_thread().ident or 0, signal.SIGINT)
+
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            connect(*arguments_of(tenant, upstream, "--allow", "--models", "sim-echo,sim-held"))
+        pending.result(60)
+    upstream.release(1)
+    assert_nothing_in_use(tenant)
+
+
+def test_a_key_for_a_server_that_fails_leaves_it_without_one(
+    tenant: Tenant, upstream: Simulator
+) -> None:
+    upstream.is_keyless = True
+    arguments = arguments_of(tenant, upstream, "--allow", "--models", "sim-echo")
+    place = arguments.index("--key")
+    connect(*arguments[:place], *arguments[place + 2 :])
+    PrivateEndpoint.objects.get().disable()
+    upstream.is_keyless = False
+    models = "sim-extra,sim-no-usage"
+    assert "(missing_usage)" in refuse(*arguments_of(tenant, upstream, "--models", models))
+    assert PrivateProvider.objects.get().is_keyless
+    assert not ByokCredential.objects.filter(deleted_at=None).exists()
+
+
 def test_a_failed_validation_leaves_nothing_in_use(tenant: Tenant, upstream: Simulator) -> None:
     """The first model answers the test request; the second one sends no usage."""
     models = "sim-echo,sim-no-usage"
@@ -239,13 +287,6 @@ def test_a_failed_validation_leaves_nothing_in_use(tenant: Tenant, upstream: Sim
     assert message.startswith("The model 'sim-no-usage' did not pass its validation: ")
     assert "(missing_usage)" in message
     assert "--models A,B" in message
-    organization = tenant.organization.pk
-    assert not PrivateEndpoint.objects.for_organization(organization).exists()
-    assert not PrivateProvider.objects.for_organization(organization).exists()
-    assert not ByokCredential.objects.for_organization(organization).exists()
-    assert not LanguageModel.objects.of_everybody().filter(is_listed=True).exists()
-    tenant.organization.refresh_from_db()
-    assert tenant.organization.allowed_networks is None
-    assert tenant.organization.ca_certificates == ""
+    assert_nothing_in_use(tenant)
     found, _ = connect(*arguments_of(tenant, upstream, "--allow", "--models", "sim-echo"))
     assert len(found["endpoints"]) == 1
