@@ -51,6 +51,8 @@ from endpoints.models.validation import Validation, learn_tested, offered_parame
 
 # What a validation is about, and what its owner attests of it.
 _UPSTREAM: Final = frozenset(("upstream_model_id", "base_url", "declared_region", "declared_zdr"))
+# The most models and providers that withdrawn endpoints of an organization keep.
+_MOST_KEPT: Final = 1_000
 
 
 class EndpointLimitReached(Unprocessable):
@@ -516,7 +518,9 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
 
         Raises :class:`InvalidTransition` from another state, :class:`NotValidated`, and
         :class:`ValidationStale` when the configuration, the credential or the catalogue model has
-        changed or the validation is older than ``VALIDATION_MAX_AGE``.
+        changed or the validation is older than ``VALIDATION_MAX_AGE``, and
+        :class:`EndpointLimitReached` for an organization that keeps too many models by endpoints
+        that it has withdrawn.
         """
         with transaction.atomic():
             self.lock_present()
@@ -525,10 +529,21 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
                 raise NotValidated
             if not self.has_current_validation:
                 raise ValidationStale
+            self._require_room_to_keep()
             self.status = self.Status.ACTIVE
             self.activated_at, self.activated_by = clock.now(), by
             self.save_fields("status", "activated_at", "activated_by")
             self._record("endpoint.activated")
+
+    def _require_room_to_keep(self) -> None:
+        """Every worker has in memory which models withdrawn endpoints keep, and at whom."""
+        kept = PrivateEndpoint.objects.withdrawn().filter(organization=self.organization_id)
+        names = kept.values("model", "provider", "private_provider").distinct()
+        if len(names[:_MOST_KEPT]) == _MOST_KEPT:
+            raise EndpointLimitReached(
+                f"Deleted and disabled endpoints of the organization keep {_MOST_KEPT:,} models "
+                "private, and no more can be kept. Delete such endpoints with release=true first."
+            )
 
     def disable(self, *, by: str = "", reason: str = "") -> None:
         """ACTIVE → DISABLED. Stops routing from the next request on."""

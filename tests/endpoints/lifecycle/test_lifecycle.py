@@ -15,6 +15,7 @@ from accounts.models import ByokCredential
 from catalog.models import LanguageModel, PriceVersion, Provider
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
+from endpoints.models import endpoint as module
 from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.endpoints.creating import ROUTE
@@ -181,6 +182,33 @@ def test_a_failed_validation_does_not_activate(
         response = management.post(f"{ROUTE}/{endpoint.pk}/activate")
         assert response.status_code == 409
         assert response.json()["error"]["metadata"] == {"error_type": "not_validated"}
+
+
+def test_withdrawn_endpoints_keep_a_limited_number_of_models(
+    management: APIClient,
+    make_draft: Callable[..., PrivateEndpoint],
+    credential: ByokCredential,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Workers have in memory what is kept, so that nobody may add to it without end."""
+
+    def make() -> PrivateEndpoint:
+        made = make_draft(factories.make_model(f"acme/owl-{PrivateEndpoint.objects.count()}"))
+        factories.make_validation(made, credential)
+        return made
+
+    monkeypatch.setattr(module, "_MOST_KEPT", 2)
+    kept = [make() for _ in range(2)]
+    for each in kept:
+        each.activate()
+        each.remove()
+    draft = make()
+    with snapshots.unchanged():
+        response = management.post(f"{ROUTE}/{draft.pk}/activate")
+    assert response.status_code == 422
+    assert response.json()["error"]["metadata"] == {"error_type": "endpoint_limit_reached"}
+    kept[0].release()
+    assert management.post(f"{ROUTE}/{draft.pk}/activate").status_code == 200
 
 
 def test_a_later_failed_validation_replaces_a_passed_one(
