@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from django.conf import settings
+from django.core.validators import ProhibitNullCharactersValidator
 from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 from rest_framework.fields import SkipField
+from rest_framework.validators import ProhibitSurrogateCharactersValidator
 
 from accounts.models import Region
 from accounts.serializers.fallback import FallbackChoice
@@ -270,12 +272,26 @@ class _NewModelSerializer(StrictSerializer):
         return NewModel(**super().to_internal_value(data))
 
 
+class _AddressField(StringField):
+    """A ``base_url``: all that is wrong about its value is told by :class:`InvalidBaseURL`."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(min_length=1, max_length=2048, required=False, allow_null=True, **kwargs)
+        kinds = ProhibitNullCharactersValidator | ProhibitSurrogateCharactersValidator
+        self.validators = [each for each in self.validators if not isinstance(each, kinds)]
+
+    def to_internal_value(self, data: Any) -> str:
+        if not isinstance(data, str):
+            self.fail("invalid")
+        return data
+
+
 @extend_schema_serializer(component_name="CreatePrivateEndpointRequest")
 class CreateSerializer(_PricedSerializer):
     model_permaslug = StringField(min_length=1)
     provider_slug = StringField(min_length=1)
     upstream_model_id = StringField(min_length=1)
-    base_url = StringField(min_length=1, max_length=2048, required=False, allow_null=True)
+    base_url = _AddressField()
     declared_region = ChoiceField(choices=Region.choices, required=False, allow_null=True)
     declared_zdr = FlagField(required=False, allow_null=True)
     pricing = PricingSerializer(source="price", required=False)
@@ -299,13 +315,7 @@ class UpdateSerializer(_PricedSerializer):
     """
 
     upstream_model_id = StringField(min_length=1, required=False)
-    base_url = StringField(
-        min_length=1,
-        max_length=2048,
-        required=False,
-        allow_null=True,
-        help_text="Null: that of the private provider, or of the credential.",
-    )
+    base_url = _AddressField(help_text="Null: that of the private provider, or of the credential.")
     declared_region = ChoiceField(choices=Region.choices, required=False, allow_null=True)
     declared_zdr = FlagField(required=False, allow_null=True)
     pricing = PricingSerializer(source="price", required=False)
@@ -529,20 +539,14 @@ class CreateProviderSerializer(StrictSerializer):
         help_text="Never changes. By default the name in lower case, with hyphens.",
     )
     display_name = StringField(min_length=1, required=False)
-    base_url = StringField(
-        min_length=1,
-        max_length=2048,
-        required=False,
-        allow_null=True,
-        help_text="Of endpoints that have none of their own.",
-    )
+    base_url = _AddressField(help_text="Of endpoints that have none of their own.")
     keyless = FlagField(source="is_keyless", required=False)
 
 
 @extend_schema_serializer(component_name="UpdatePrivateProviderRequest")
 class UpdateProviderSerializer(StrictSerializer):
     display_name = StringField(min_length=1, required=False)
-    base_url = StringField(min_length=1, max_length=2048, required=False, allow_null=True)
+    base_url = _AddressField()
     keyless = FlagField(source="is_keyless", required=False)
 
 

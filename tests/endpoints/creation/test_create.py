@@ -122,7 +122,7 @@ MALFORMED: list[tuple[str, Any, str]] = [
     ),
     *(
         ("base_url", value, "base_url")
-        for value in (*STRINGS[1:], "https://example.com/" + "a" * 2029)
+        for value in (5, 1.5, True, [], {}, ["x"], "", "https://example.com/" + "a" * 2029)
     ),
     *(
         ("declared_region", value, "declared_region")
@@ -274,7 +274,8 @@ def test_create_stores_the_canonical_form_of_a_base_url(
 @pytest.mark.parametrize(
     "base_url",
     [
-        ABSENT, None, "x", "not a url", "//example.com/v1", "example.com/v1", "https://",
+        ABSENT, None, *STRINGS[8:], " ", "\u3000", "x", "not a url",
+        "//example.com/v1", "example.com/v1", "https://",
         "https:///v1", "http://llm.example.com/v1", "ftp://llm.example.com/v1",
         "file:///etc/passwd", "javascript:alert(1)", "https://user:password@llm.example.com/v1",
         "https://user@llm.example.com/v1", "https://llm.example.com/v1?key=x",
