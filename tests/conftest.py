@@ -22,7 +22,7 @@ from config.local.certificates import ensure_certificates
 from tests.support import console, factories
 from tests.support.bulkheads.serving import serve_in_thread
 from tests.support.database.flush import replace_flush
-from tests.support.database.migrated import copy_database, migrated_database
+from tests.support.database.migrated import copy_database, drop_database, migrated_database
 from tests.support.database.pooler import run_pooler
 from tests.support.embedded import CLOUD_HOSTS, CLOUD_PORT
 from tests.support.factories import Tenant
@@ -80,6 +80,7 @@ def _pooler_for_all(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: None) -> None:
     """Copies the tests' database from a migrated one, which is not migrated again."""
+    connection.creation._destroy_test_db = MethodType(drop_database, connection.creation)
     if template := migrated_database():
         settings.DATABASES["default"].setdefault("TEST", {})["TEMPLATE"] = template
         connection.creation.create_test_db = MethodType(copy_database, connection.creation)
