@@ -143,9 +143,9 @@ def test_split_costs_are_the_rounded_sums_of_charges(price: Price, usage: Usage)
     )
     total = Fraction(sum_charges(price, usage))
     rest = Fraction(price.image) * usage.images + Fraction(price.request)
-    assert costs.total == cost_nano(price, usage) == round(total * 10**9)
-    assert costs.completion == round(completion * 10**9)
-    assert costs.prompt == round((total - completion - rest) * 10**9)
+    parts = (total, total - completion - rest, completion)
+    assert costs[:3] == tuple(min(round(each * 10**9), MOST_NANO) for each in parts)
+    assert cost_nano(price, usage) == costs.total
 
 
 @given(rates)

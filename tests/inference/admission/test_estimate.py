@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from catalog.dialects.base import Operation
-from catalog.pricing import Price, Usage, nano_usd
+from catalog.pricing import MOST_NANO, Price, Usage, nano_usd
 from inference.admission.estimate import affordable_tokens, output_bound, worst_case_nano
 from inference.requests import parsing
 from tests.support.inference.prices import sum_charges
@@ -107,7 +107,7 @@ RATES = st.decimals(min_value=0, max_value=1, places=15)
 
 @given(
     RATES, RATES, RATES, st.integers(0, 10**6), st.integers(1, 10**6), st.integers(1, 16),
-    st.integers(0, 10**15),
+    st.integers(0, MOST_NANO - 1),
 )  # fmt: skip
 def test_affordable_output_fits_and_one_more_token_does_not(
     prompt: Decimal,
