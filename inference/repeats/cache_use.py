@@ -26,6 +26,7 @@ from inference.repeats.caching import (
     renew_reply,
 )
 from inference.repeats.recorder import Copy
+from inference.settlement.settle import Settlement
 
 logger = logging.getLogger(__name__)
 
@@ -133,6 +134,8 @@ class CacheUse(Tap):
             or outcome is None
             or outcome.usage is None
             or outcome.status != Generation.Status.COMPLETED
+            or outcome.finish_reason == "error"
+            or self._may_be_cut(outcome)
         ):
             return
         kind = self._connection.kind
@@ -151,6 +154,12 @@ class CacheUse(Tap):
             cache_key=self._key,
             endpoint_id=identify_deployment(self._exchange.attempts.candidate),
         )
+
+    def _may_be_cut(self, outcome: Settlement) -> bool:
+        """Returns whether an answer may be short because its key could pay no longer one."""
+        # The reason is that of the last choice.
+        is_cut = outcome.finish_reason == "length" or self._request.choices > 1
+        return is_cut and self._exchange.attempts.item.max_tokens is not None
 
     async def _find_entry(self) -> CachedAnswer | None:
         if self._wish.is_cleared:

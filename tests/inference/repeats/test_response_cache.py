@@ -28,6 +28,7 @@ from inference.models import Generation, KeptAnswer
 from inference.repeats.caching import identify_deployment
 from inference.routing.routes import Candidate
 from tests.support import factories
+from tests.support.admission.entries import bound_of
 from tests.support.bulkheads.limits import is_early
 from tests.support.database.snapshots import unchanged
 from tests.support.factories import Tenant
@@ -53,6 +54,7 @@ from tests.support.inference.site import (
 from tests.support.ledger import assert_in_order
 from tests.support.simulator.server import Simulator
 from tests.support.upstreams import clouds
+from tests.support.upstreams.tls import answering, serving, trusted_context
 
 ON = {"X-OpenRouter-Cache": "true"}
 
@@ -397,6 +399,46 @@ def test_failures_are_not_cached(kept: Site, behaviour: str) -> None:
     ask(kept, {**kept.chat_body(stream=True), "model": broken.slug})
     settle_all(kept)
     assert not KeptAnswer.objects.exists()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_ends_in_an_error_is_not_cached(kept: Site, stream: bool) -> None:
+    said = {"delta" if stream else "message": {"role": "assistant", "content": "Hi"}}
+    answer = {
+        "id": "a",
+        "choices": [{"index": 0, "finish_reason": "error", **said}],
+        "usage": {"prompt_tokens": 10, "completion_tokens": 20},
+    }
+    body, kind = json.dumps(answer), "application/json"
+    if stream:
+        body, kind = f"data: {body}\n\ndata: [DONE]\n\n", "text/event-stream"
+    script = answering(body.encode(), headers=(f"Content-Type: {kind}",))
+    with serving(script, trusted_context()) as server:
+        kept.move(f"https://127.0.0.1:{server.port}/v1")
+        answers = [ask(kept, kept.chat_body(stream=stream)) for _ in range(2)]
+    assert [(each.status_code, cache_status(each)) for each in answers] == [(200, "MISS")] * 2
+    settle_all(kept)
+    rows = Generation.objects.values_list("status", "finish_reason", "completion_tokens")
+    assert list(rows) == [("completed", "error", 20)] * 2
+    assert not KeptAnswer.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "n", "status"),
+    [("one " * 20, 1, "MISS"), ("one two", 1, "HIT"), ("one two", 2, "MISS")],
+)
+def test_an_answer_that_little_money_may_have_cut_is_not_cached(
+    site: Site, content: str, n: int, status: str
+) -> None:
+    site.publish(price=factories.make_price("0.000001", "0.000001"))
+    keep_answers(site.tenant)
+    body = site.chat_body(content, n=n)
+    limit = 1000 * (bound_of(body) + 16 * n)
+    workspace = site.tenant.workspace
+    _, poor = ApiKey.objects.create_key(workspace=workspace, name="poor", limit_nano=limit)
+    asked = [ask(site, body, key=key) for key in (poor.reveal(), site.tenant.api_key)]
+    assert [cache_status(each) for each in asked] == ["MISS", status]
+    assert site.dialled()[0].body["max_tokens"] == 16
 
 
 def test_an_entry_that_cannot_be_decrypted_is_a_miss(kept: Site) -> None:
