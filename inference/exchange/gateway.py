@@ -579,7 +579,8 @@ class Exchange:
 
     def _renderer(self) -> Renderer:
         """Returns the renderer of what the present candidate answers."""
-        request, tally, item = self._request, self._tally, self.attempts.item
+        # Changed content filters may have changed the request, and taken its native form.
+        request, tally, item = self.admission.request, self._tally, self.attempts.item
         tally.allow(item.candidate, item.max_tokens)
         if (native := item.candidate.native_of(request)) is not None:
             return NativeRenderer(request, self.generation_id, item.candidate, tally, native)

@@ -136,6 +136,8 @@ class CacheUse(Tap):
             or outcome.status != Generation.Status.COMPLETED
             or outcome.finish_reason == "error"
             or self._may_be_cut(outcome)
+            # Changed content filters have changed what the key of the entry stands for.
+            or self._exchange.admission.request is not self._request
         ):
             return
         kind = self._connection.kind

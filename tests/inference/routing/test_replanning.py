@@ -17,13 +17,16 @@ from tests.support import factories
 from tests.support.bulkheads.limits import limit
 from tests.support.database.locks import release
 from tests.support.governance import make_guardrail
+from tests.support.inference.messages import events_of as message_events
 from tests.support.inference.repeats import keep_answers
-from tests.support.inference.site import Site, content_of, events_of
+from tests.support.inference.site import CHAT, MESSAGES, Site, content_of, events_of
 from tests.support.ledger import assert_in_order
+from tests.support.upstreams.speaking import ANSWERS, EVENTS, Upstream
+from tests.support.upstreams.standing import listening, make_maker
 
 METADATA = {"X-OpenRouter-Metadata": "enabled"}
 ANSWER = "You said: one two"
-ORDER = ["acme", "second", "third"]
+ORDER = ["acme", "second", "third", "maker"]
 
 
 @pytest.fixture
@@ -46,13 +49,14 @@ def ask(
     change: Callable[[], object],
     *,
     stream: bool,
+    path: str = CHAT,
     headers: Mapping[str, str] = METADATA,
     **fields: Any,
 ) -> requests.Response:
     """Asks the first endpoint, and makes a change before it fails."""
     body = site.chat_body("one two", stream=stream, provider={"order": ORDER}, **fields)
     with ThreadPoolExecutor(1) as pool:
-        answered = pool.submit(site.post, body, headers=headers)
+        answered = pool.submit(site.post, body, path=path, headers=headers)
         site.eventually(lambda: len(site.dialled()) == 1)
         try:
             change()
@@ -214,6 +218,55 @@ def test_the_fallback_obeys_a_content_filter_that_is_new(
 
     assert content(ask(site, change, stream=stream), stream=stream) == "You said: one [NUMBER]"
     assert_in_order()
+
+
+def test_the_fallback_answers_in_chat_once_a_filter_takes_the_native_form(
+    site: Site, stream: bool
+) -> None:
+    """The header with its date is a part of the native form alone, and cannot be changed."""
+    site.publish("sim-held-status")
+    maker = Upstream("anthropic", answer=ANSWERS["anthropic"], events=EVENTS["anthropic"])
+
+    def change() -> None:
+        filters = [{"pattern": r"\d{4}-\d\d-\d\d", "action": "redact", "label": "[DATE]"}]
+        Guardrail.objects.edit_workspace_default(site.tenant.workspace, content_filters=filters)
+
+    with listening(maker):
+        site.publish("claude-opus-5", provider=make_maker(maker))
+        answer = ask(
+            site,
+            change,
+            stream=stream,
+            path=MESSAGES,
+            headers={"anthropic-version": "2023-06-01"},
+            max_tokens=50,
+        )
+    assert answer.status_code == 200, answer.text
+    if stream:
+        events = message_events(answer.content)
+        deltas = [each["delta"] for each in events if each["type"] == "content_block_delta"]
+        text = "".join(delta["text"] for delta in deltas)
+    else:
+        [block] = answer.json()["content"]
+        text = block["text"]
+    assert text == "It rains."
+    assert [each["status"] for each in site.settled().attempts] == [500, 200]
+    assert_in_order()
+
+
+def test_the_answer_of_a_changed_request_is_not_cached_for_the_first_one(
+    site: Site, second: ModelEndpoint, stream: bool
+) -> None:
+    keep_answers(site.tenant)
+
+    def change() -> None:
+        filters = [{"pattern": "two", "action": "redact", "label": "[NUMBER]"}]
+        Guardrail.objects.edit_workspace_default(site.tenant.workspace, content_filters=filters)
+
+    answer = ask(site, change, stream=stream, headers={"X-OpenRouter-Cache": "true"})
+    assert content(answer, stream=stream) == "You said: one [NUMBER]"
+    site.wait_for_settlement()
+    assert not KeptAnswer.objects.exists()
 
 
 @pytest.mark.parametrize(
