@@ -238,7 +238,7 @@ class Tools:
             self._add_custom(raw, place, is_repeated)
         elif kind == "namespace":
             self._add_namespace(raw, place, is_repeated)
-        elif kind in _KNOWN:
+        elif kind in _KNOWN and not _runs_elsewhere(read_members(raw, place)):
             description, parameters = _KNOWN[kind]
             function = {"name": kind, "description": description, "parameters": parameters}
             if self._put(CallerTool(kind, kind), function, f"{place}.type", is_repeated):

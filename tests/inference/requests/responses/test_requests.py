@@ -328,6 +328,21 @@ def test_a_tool_that_a_server_runs_is_left_out_unless_it_is_demanded(kind: str) 
     assert kind in refused(tools=[{"type": kind}], tool_choice="required")["tool_choice"]
 
 
+def test_a_shell_of_the_provider_is_not_a_shell_of_the_caller() -> None:
+    shell = {"type": "shell", "environment": {"type": "container_auto"}}
+    offered = translated(tools=[FUNCTION, shell])
+    assert offered.left_out == ("shell",)
+    names = [each["function"]["name"] for each in json.loads(offered.chat)["tools"]]
+    assert names == ["get_weather"]
+    assert [*refused(tools=[FUNCTION, shell], tool_choice={"type": "shell"})] == [
+        "tool_choice.type"
+    ]
+    for environment in ({"type": "local"}, None):
+        kept = translated(tools=[{"type": "shell", "environment": environment}])
+        assert kept.left_out == ()
+        assert [each["function"]["name"] for each in json.loads(kept.chat)["tools"]] == ["shell"]
+
+
 def test_the_name_of_what_is_left_out_fits_a_header() -> None:
     assert translated(tools=[{"type": "a\r\nx: y" + "z" * 100}]).left_out[0].startswith("a__x:_y")
 
