@@ -45,10 +45,11 @@ def _by_name(generations: QuerySet[Any], term: str) -> QuerySet[Any]:
         key = UUID(term)
     except ValueError:
         key = None
+    # What looks like an ID or a digest may be an end user's name too, for instance a hashed one.
     if key is not None:
-        return _by_id(generations, key)
-    if _DIGEST.fullmatch(term):
-        return generations.filter(api_key__in=_ids(ApiKey.objects.filter(digest=term)))
+        return _by_id(generations, key, term)
+    if _DIGEST.fullmatch(term) and (keys := _ids(ApiKey.objects.filter(digest=term))):
+        return generations.filter(api_key__in=keys)
     if _LABEL.fullmatch(term):
         return generations.filter(api_key__in=_ids(ApiKey.objects.filter(label=term)))
     organizations = _ids(
@@ -59,14 +60,19 @@ def _by_name(generations: QuerySet[Any], term: str) -> QuerySet[Any]:
     return generations.filter(end_user=term)
 
 
-def _by_id(generations: QuerySet[Any], key: UUID) -> QuerySet[Any]:
-    """Returns the generations of the API key, the end user or else the organization of an ID."""
+def _by_id(generations: QuerySet[Any], key: UUID, term: str) -> QuerySet[Any]:
+    """Returns the generations of an API key, end user or organization by its ID.
+
+    Without one, returns those of the end user whom the organization has named so.
+    """
     if ApiKey.objects.filter(pk=key).exists():
         return generations.filter(api_key_id=key)
     known = EndUser.objects.filter(pk=key).first()
     if known is not None:
         return generations.filter(organization_id=known.organization_id, end_user=known.user)
-    return generations.filter(organization_id=key)
+    if Organization.objects.filter(pk=key).exists():
+        return generations.filter(organization_id=key)
+    return generations.filter(end_user=term)
 
 
 def _ids(rows: QuerySet[Any]) -> list[UUID]:

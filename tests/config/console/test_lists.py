@@ -13,6 +13,7 @@ from django.db.models import QuerySet
 from django.test import Client
 from django.urls import reverse
 
+from accounts.models import ApiKey
 from billing.models import Transfer
 from config.audit.entries import AuditEntry
 from config.partitions.tables import list_partitions
@@ -224,6 +225,31 @@ def test_encoded_nul_in_a_key_redirects_to_the_index(operator: Client, tenant: T
         path = reverse(f"admin:{name}_changelist")
         for verb in ("change", "history"):
             assert operator.get(f"{path}gen_00/{verb}/")["Location"] == "/admin/"
+
+
+@pytest.mark.parametrize(
+    "name", ["0f2b8a54-6c1e-4f3a-9d7b-2e5c8a1b4d60", "0F2B8A546C1E4F3A9D7B2E5C8A1B4D60", "a1" * 32]
+)
+def test_generations_are_searched_by_an_end_user_whose_name_is_an_id_or_a_digest(
+    operator: Client, tenant: Tenant, name: str
+) -> None:
+    made = factories.make_generation(tenant, end_user=name)
+    factories.make_generation(tenant)
+    assert listed(operator, "inference_generation", q=name) == [made]
+
+
+def test_generations_are_searched_by_ids_and_digests(operator: Client, tenant: Tenant) -> None:
+    other = factories.make_tenant("Other")
+    [known] = register(tenant, "ada")
+    made = factories.make_generation(tenant, end_user="ada")
+    factories.make_generation(other, end_user="ada")
+    for term in (
+        str(known.pk),
+        str(made.api_key_id),
+        ApiKey.objects.get(pk=made.api_key_id).digest,
+        str(tenant.organization.pk),
+    ):
+        assert listed(operator, "inference_generation", q=term) == [made], term
 
 
 @pytest.mark.parametrize("term", ["9999-12-31", "9999-12-31 23:59:59", "0001-01-01"])
