@@ -453,6 +453,8 @@ class ConsoleAdmin(StrictList):
         try:
             key = uuid.UUID(search_term.strip())
         except ValueError:
+            key = None
+        if key is None or not self.uuid_search_fields:
             return super().get_search_results(request, queryset, search_term)
         fields = [(name, key) for name in self.uuid_search_fields]
         return queryset.filter(Q(*fields, _connector=Q.OR)), False

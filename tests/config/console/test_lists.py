@@ -12,10 +12,12 @@ from django.db import connection
 from django.db.models import QuerySet
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
 from accounts.models import ApiKey
 from billing.models import Transfer
 from config.audit.entries import AuditEntry
+from config.clocks.leases import Lease
 from config.partitions.tables import list_partitions
 from endusers.models import EndUser
 from inference.models import Generation
@@ -250,6 +252,12 @@ def test_generations_are_searched_by_ids_and_digests(operator: Client, tenant: T
         str(tenant.organization.pk),
     ):
         assert listed(operator, "inference_generation", q=term) == [made], term
+
+
+def test_a_list_without_ids_is_searched_for_the_text_of_an_id(operator: Client) -> None:
+    leases = [Lease.objects.create(name=name, until=timezone.now()) for name in ("a1" * 16, "one")]
+    assert listed(operator, "config_lease", q=leases[0].name) == leases[:1]
+    assert listed(operator, "config_lease", q="0f2b8a54-6c1e-4f3a-9d7b-2e5c8a1b4d60") == []
 
 
 @pytest.mark.parametrize("term", ["9999-12-31", "9999-12-31 23:59:59", "0001-01-01"])
