@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 from uuid import UUID
 
 from django import forms
@@ -54,14 +54,15 @@ class Upload:
 
 
 class UploadForm(forms.Form):
-    """Asks for a file."""
+    """Asks for a file; ``command`` is named to whoever has a larger one."""
 
+    command: ClassVar[str] = "the import command"
     file = forms.FileField(widget=forms.FileInput(attrs={"class": _FILE}), max_length=255)
 
     def clean_file(self) -> Any:
         file = self.cleaned_data["file"]
         if file.size > MAX_BYTES:
-            raise ValidationError("The file is larger than 5 MiB. Use the import command instead.")
+            raise ValidationError(f"The file is larger than 5 MiB. Use {self.command} instead.")
         return file
 
     @property

@@ -31,6 +31,7 @@ _FINDINGS = {
 class InvoiceForm(UploadForm):
     """Asks for a provider, its export, and the account that it bills."""
 
+    command = "the command reconcile_invoice"
     provider = forms.ModelChoiceField(
         Provider.objects.order_by("slug"), to_field_name="slug", widget=SelectWidget()
     )

@@ -20,8 +20,9 @@ from config.audit.entries import AuditEntry
 from config.console.uploads import MAX_BYTES
 from endpoints.models import Attestation, PrivateEndpoint
 from endusers.models import EndUser
+from inference.models import Generation
 from tests.support import factories
-from tests.support.console import messages_of
+from tests.support.console import listing, messages_of
 from tests.support.database import snapshots
 from tests.support.endpoints.creating import body_of
 from tests.support.factories import Tenant
@@ -218,6 +219,20 @@ def test_an_incomplete_form_changes_nothing(
         }
         refused = operator.post(url("endusers_enduser", "import"), form)
         assert list(refused.context["form"].errors) == [field]
+
+
+def test_a_file_that_is_too_large_is_sent_to_the_command_of_its_form(
+    operator: Client, tenant: Tenant
+) -> None:
+    for address, command in (
+        (url("endusers_enduser", "import"), "the import command"),
+        (f"{listing(Generation)}reconcile-invoice/", "the command reconcile_invoice"),
+    ):
+        file = SimpleUploadedFile("users.csv", b"x" * (MAX_BYTES + 1))
+        with snapshots.unchanged():
+            refused = operator.post(address, {"file": file})
+        text = f"The file is larger than 5 MiB. Use {command} instead."
+        assert refused.context["form"].errors["file"] == [text]
 
 
 def test_a_plan_counts_all_rows_and_shows_the_first(operator: Client, tenant: Tenant) -> None:
