@@ -129,7 +129,9 @@ def connect(page: Any, request: HttpRequest) -> HttpResponse:
         ]
         return _show_connection(page, request, form, problems=problems)
     is_test, demand = "connect" not in request.POST, _refuse_by_rule(page.bulk_file)
-    picked = [] if is_test else request.POST.getlist("models")
+    # One field with a line for each, or without scripts a field for each.
+    lines = "" if is_test else "\n".join(request.POST.getlist("models"))
+    picked = [name for name in lines.split("\n") if name]
     if not is_test and (demand or not picked):
         problem = demand or "Models: Pick one at least."
         return _show_connection(page, request, form, problems=[problem])

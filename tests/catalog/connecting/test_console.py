@@ -83,6 +83,22 @@ def test_a_server_is_tested_and_then_connected(operator: Client, ollama: Server)
     assert set(entries) == {("operator operator", "admin: catalog_provider_connect")}
 
 
+def test_the_models_are_sent_as_one_field(operator: Client, ollama: Server, settings: Any) -> None:
+    """A form may have so many fields only; a server may have more models."""
+    form = fill(ollama, connect="1")
+    settings.DATA_UPLOAD_MAX_NUMBER_FIELDS = len(form) + 1
+    names = [row["id"] for row in OLLAMA]
+    assert len(names) == 2
+    before = snapshots.everything()
+    assert operator.post(PAGE, form | {"models": names}).status_code == 400
+    assert snapshots.everything() == before
+    joined = "formData.set('models', $event.detail.formData.getAll('models').join('\\n'))"
+    assert joined in operator.get(PAGE).text
+    assert operator.post(PAGE, form | {"models": "\n".join(names)}).status_code == 302
+    found = ModelEndpoint.objects.values_list("upstream_model_id", flat=True)
+    assert sorted(found) == sorted(names)
+
+
 def test_htmx_gets_the_address_of_the_provider(operator: Client, ollama: Server) -> None:
     form = fill(ollama, connect="1", models=["llama3.2:3b"])
     done = operator.post(PAGE, form, headers={"HX-Request": "true"})
@@ -104,6 +120,7 @@ def test_refusals_name_the_fields(operator: Client, ollama: Server) -> None:
         (fill(ollama, target="nobody"), "There is no provider 'nobody'."),
         (fill(ollama, organization="nobody"), "Organization: No organization has this slug"),
         (fill(ollama, connect="1"), "Models: Pick one at least."),
+        (fill(ollama, connect="1", models=""), "Models: Pick one at least."),
         (fill(ollama, connect="1", models=["\0"]), "The server has no model "),
         (fill(ollama, connect="1", allows="", models=["llama3.2:3b"]), "tick Allow its address"),
     ):
