@@ -25,7 +25,8 @@ from inference.routing.routes import Candidate
 
 # Some providers refuse a lower bound, and a shorter answer is of no use.
 LEAST_TOKENS: Final = 16
-UNLIMITED: Final = 2**62
+# The highest value of a meter, which it keeps once it is full.
+UNLIMITED: Final = 2**63 - 1
 _HUNDRED: Final = Decimal(100)
 _NAMES: Final = {
     Scope.WORKSPACE_DEFAULT_MEMBER: "The member's budget in this workspace",

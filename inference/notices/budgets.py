@@ -23,6 +23,7 @@ _PAGE: Final = 5_000
 
 # Only a subject with usage today can have come nearer to its limit. Its sums of the day, the week
 # and the month are then the present ones.
+# At prices that a tenant states itself a meter may be full, and the sum exceed its column.
 _READ: Final = """
 WITH limits AS (
     SELECT 'key' AS scope, k.id AS subject_id, k.id, k.organization_id, k.name, k.limit_nano,
@@ -62,15 +63,17 @@ WITH limits AS (
 ),
 spent AS (
     SELECT l.*, CASE l.reset
-        WHEN 'daily' THEN m.cost_daily + CASE WHEN l.byok THEN m.byok_daily ELSE 0 END
-        WHEN 'weekly' THEN m.cost_weekly + CASE WHEN l.byok THEN m.byok_weekly ELSE 0 END
-        WHEN 'monthly' THEN m.cost_monthly + CASE WHEN l.byok THEN m.byok_monthly ELSE 0 END
-        ELSE m.cost + CASE WHEN l.byok THEN m.byok ELSE 0 END END AS spent_nano
+        WHEN 'daily' THEN m.cost_daily + CASE WHEN l.byok THEN m.byok_daily ELSE 0::numeric END
+        WHEN 'weekly' THEN m.cost_weekly + CASE WHEN l.byok THEN m.byok_weekly ELSE 0::numeric END
+        WHEN 'monthly'
+            THEN m.cost_monthly + CASE WHEN l.byok THEN m.byok_monthly ELSE 0::numeric END
+        ELSE m.cost + CASE WHEN l.byok THEN m.byok ELSE 0::numeric END END AS spent_nano
     FROM limits l
     JOIN billing_meter m ON m.subject_id = l.subject_id
     WHERE m.day = (now() AT TIME ZONE 'UTC')::date
 )
-SELECT scope, subject_id, id, organization_id, name, limit_nano, reset, digest, label, spent_nano
+SELECT scope, subject_id, id, organization_id, name, limit_nano, reset, digest, label,
+       least(spent_nano, 9223372036854775807)::bigint
 FROM spent
 WHERE spent_nano >= limit_nano / 2
     AND (id, subject_id) > (%(last_id)s::uuid, %(last_subject)s::uuid)

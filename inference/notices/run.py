@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
 from config.bulk.tables import format_usd
+from config.database.outages import is_away
 from config.events.outbox import NewEvent, record_new
 from inference.notices.balances import find_low_balances
 from inference.notices.budgets import find_used_budgets
@@ -17,22 +19,33 @@ from inference.notices.refusals import (
 )
 from inference.watch.anomalies import find_anomalies
 
+logger = logging.getLogger("causeway.notices")
+
 _BATCH: Final = 1_000
 
 
 def find_notices() -> int:
-    """Stores an event for each state that was not told in its period; returns their number."""
-    return sum(
-        _record_all(find())
-        for find in (
-            find_used_budgets,
-            find_low_balances,
-            find_failing_providers,
-            find_refused_credentials,
-            find_refusing_guardrails,
-            find_unusual_spending,
-        )
-    )
+    """Stores an event for each state that was not told in its period; returns their number.
+
+    An error in one kind of states is logged, and ends none of the others. Raises the ORM's error
+    when the database is unreachable or read-only.
+    """
+    stored = 0
+    for find in (
+        find_used_budgets,
+        find_low_balances,
+        find_failing_providers,
+        find_refused_credentials,
+        find_refusing_guardrails,
+        find_unusual_spending,
+    ):
+        try:
+            stored += _record_all(find())
+        except Exception as exc:
+            if is_away(exc):
+                raise
+            logger.exception("%s failed", find.__name__)
+    return stored
 
 
 def _record_all(found: Iterator[NewEvent]) -> int:

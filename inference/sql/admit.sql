@@ -117,8 +117,9 @@ locked_meters AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT
             m.ctid AS tid, m.subject_id, m.cost + m.held_cost AS cost,
-            m.byok + m.held_byok AS byok, m.requests, m.cost AS spent, m.byok AS spent_byok,
-            m.tokens + m.held_tokens AS tokens, m.running
+            -- A tenant's own prices and servers may fill a meter: sums may exceed a bigint.
+            m.byok::numeric + m.held_byok AS byok, m.requests, m.cost AS spent,
+            m.byok::numeric AS spent_byok, m.tokens::numeric + m.held_tokens AS tokens, m.running
         FROM billing_meter AS m
         WHERE m.subject_id >= w.id AND m.subject_id <= w.id
         ORDER BY m.subject_id DESC
@@ -140,9 +141,10 @@ exhausted AS MATERIALIZED (
     FROM locked_meters AS m
     INNER JOIN ceilings AS c ON m.subject_id = c.subject_id
     WHERE
-        m.cost > c.cost OR m.cost + m.byok > c.total OR m.requests > c.requests
-        OR m.spent > c.spent OR m.spent + m.spent_byok > c.spent_total
-        OR m.tokens > c.tokens OR m.running > c.running
+        m.cost > c.cost OR least(m.cost + m.byok, 9223372036854775807) > c.total
+        OR m.spent > c.spent OR least(m.spent + m.spent_byok, 9223372036854775807) > c.spent_total
+        OR m.requests > c.requests OR least(m.tokens, 9223372036854775807) > c.tokens
+        OR m.running > c.running
 ),
 
 accepted AS MATERIALIZED (

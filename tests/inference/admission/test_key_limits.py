@@ -242,6 +242,23 @@ def test_own_credentials_count_if_the_key_includes_them(
     assert site.chat().status_code == status
 
 
+@pytest.mark.parametrize(
+    ("reset", "include_byok", "status"),
+    [(None, False, 200), (None, True, 403), (LimitReset.DAILY, True, 200)],
+)
+def test_a_meter_that_own_prices_have_filled_refuses_only_what_counts_them(
+    site: Site, key: ApiKey, reset: LimitReset | None, include_byok: bool, status: int
+) -> None:
+    key.edit(limit_nano=10**9, limit_reset=reset, include_byok_in_limit=include_byok)
+    spend(site, key, cost_nano=10**8)
+    most = 2**63 - 1
+    Meter.objects.filter(subject_id=key.pk).update(byok=most)
+    Meter.objects.filter(subject_id=site.tenant.workspace.pk).update(byok=most, held_byok=5)
+    assert site.chat().status_code == status
+    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    assert Generation.objects.count() == 1 + (status == 200)
+
+
 def test_spending_of_other_keys_does_not_count(site: Site, key: ApiKey) -> None:
     key.edit(limit_nano=10**9)
     other, _ = ApiKey.objects.create_key(workspace=site.tenant.workspace, name="other")

@@ -132,6 +132,29 @@ def test_guardrails_of_keys_and_workspaces_are_budgets_too(tenant: Tenant, key: 
     assert names == ["Strict, key inference", "Workspace default, key inference"]
 
 
+def test_a_meter_that_a_tenant_has_filled_hides_no_notices(tenant: Tenant, key: ApiKey) -> None:
+    """A tenant states the price of its own models, so its meters may have no room for a sum."""
+    other = factories.make_tenant("Globex")
+    Event.objects.all().delete()
+    other.workspace.set_budget(BudgetInterval.DAILY, limit_nano=10 * NANO)
+    spend(other, "6")
+    key.edit(limit_nano=10 * NANO, include_byok_in_limit=True)
+    spend(tenant, "1")
+    Meter.objects.filter(subject_id=key.pk).update(byok=2**63 - 1)
+    found = [(kind, data["spent_usd"]) for kind, data in told()]
+    assert found == [("budget.used", "6"), ("key.limit_reached", "9223372036.854775807")]
+
+
+def test_an_error_in_one_kind_of_states_ends_none_of_the_others(
+    tenant: Tenant, key: ApiKey, caplog: pytest.LogCaptureFixture
+) -> None:
+    # A release that comes later may know more periods.
+    ApiKey.objects.filter(pk=key.pk).update(limit_nano=NANO, limit_reset="hourly")
+    spend(tenant, "999")
+    assert [kind for kind, _ in told()] == ["balance.low"]
+    assert [record.getMessage() for record in caplog.records] == ["find_used_budgets failed"]
+
+
 def test_usage_of_another_day_is_not_of_today(tenant: Tenant) -> None:
     tenant.workspace.set_budget(BudgetInterval.DAILY, limit_nano=10 * NANO)
     spend(tenant, "9")
