@@ -20,11 +20,14 @@ HOUR: Final = timedelta(hours=1)
 # than its stamp, and workers of an older release stamp by the clock of their host.
 _SLACK: Final = timedelta(hours=1)
 
-# A tenant states the price of its own models: its amounts must not keep those of others from being
-# stored, so a sum of them ends at the range of its column.
+# A tenant states the price of its own models, and its servers the tokens: these must not keep the
+# sums of others from being stored, so a sum of them ends at the range of its column.
 SUMS: Final = """
     count(*) AS requests, count(*) FILTER (WHERE status = 'failed') AS failed,
-    coalesce(sum(coalesce(prompt_tokens, 0) + coalesce(completion_tokens, 0)), 0) AS tokens,
+    least(
+        coalesce(sum(coalesce(prompt_tokens, 0) + coalesce(completion_tokens, 0)), 0),
+        9223372036854775807
+    ) AS tokens,
     coalesce(sum(cost_nano), 0) AS cost_nano,
     least(coalesce(sum(upstream_cost_nano), 0), 9223372036854775807) AS upstream_nano,
     coalesce(sum(latency_ms), 0) AS latency_ms, count(latency_ms) AS timed

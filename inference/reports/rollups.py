@@ -23,8 +23,8 @@ _DAY: Final = timedelta(days=1)
 _GRACE: Final = timedelta(hours=1)
 
 # The whole statement reads one snapshot. A generation that has ended never changes, and a completed
-# day gets no new ones, so the sums are final once no generation of the day is pending. Those at
-# prices that a tenant states itself end at the range of their columns.
+# day gets no new ones, so the sums are final once no generation of the day is pending. Those of
+# prices and tokens that a tenant or its server states end at the range of their columns.
 _ROLL_UP: Final = """
 WITH opened AS (
     INSERT INTO inference_usageday (day, rolled_up_at)
@@ -46,8 +46,10 @@ summed AS (
     )
     SELECT organization_id, day, GROUPING(end_user) = 0, workspace_id, api_key_id, member_id,
            end_user, endpoint_id, model, provider_name, count(*),
-           coalesce(sum(prompt_tokens), 0), coalesce(sum(completion_tokens), 0),
-           coalesce(sum(cached_tokens), 0), coalesce(sum(reasoning_tokens), 0), sum(cost_nano),
+           least(coalesce(sum(prompt_tokens), 0), {most}),
+           least(coalesce(sum(completion_tokens), 0), {most}),
+           least(coalesce(sum(cached_tokens), 0), {most}),
+           least(coalesce(sum(reasoning_tokens), 0), {most}), sum(cost_nano),
            least(coalesce(sum(upstream_cost_nano) FILTER (WHERE is_byok), 0), {most}),
            count(*) FILTER (WHERE status = 'cancelled'),
            least(

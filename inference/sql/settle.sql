@@ -109,7 +109,10 @@ used AS MATERIALIZED (
     SELECT
         s.id, sum(r.cost_nano)::bigint AS cost, sum(r.byok_cost_nano)::bigint AS byok,
         sum(r.hold_nano)::bigint AS hold, sum(r.byok_hold_nano)::bigint AS byok_hold,
-        sum(coalesce(r.prompt_tokens, 0) + coalesce(r.completion_tokens, 0))::bigint AS tokens,
+        -- No limit on tokens is higher than what one generation may count.
+        sum(
+            least(coalesce(r.prompt_tokens, 0) + coalesce(r.completion_tokens, 0), 1000000000000)
+        )::bigint AS tokens,
         coalesce(sum(r.held_tokens), 0)::bigint AS held_tokens,
         -- A worker of an earlier release did not count its requests.
         count(r.held_tokens) AS counted
@@ -133,14 +136,16 @@ locked_accounts AS MATERIALIZED (
 
 locked_meters AS MATERIALIZED (
     SELECT
-        m.tid, w.cost, w.hold, w.byok_hold, w.tokens, w.held_tokens, w.counted,
-        -- At prices that a tenant states itself a meter may become full; nobody else waits for it.
-        least(w.byok, 9223372036854775807 - m.byok) AS byok
+        m.tid, w.cost, w.hold, w.byok_hold, w.held_tokens, w.counted,
+        -- At prices that a tenant states itself, and by tokens that its servers report, a meter may
+        -- become full; nobody else waits for it.
+        least(w.byok, 9223372036854775807 - m.byok) AS byok,
+        least(w.tokens, 9223372036854775807 - m.tokens) AS tokens
     FROM (
         SELECT * FROM used WHERE (SELECT count(*) FROM locked_accounts) >= 0 ORDER BY id
     ) AS w
     CROSS JOIN LATERAL (
-        SELECT m.ctid AS tid, m.byok
+        SELECT m.ctid AS tid, m.byok, m.tokens
         FROM billing_meter AS m
         WHERE m.subject_id >= w.id AND m.subject_id <= w.id
         ORDER BY m.subject_id DESC

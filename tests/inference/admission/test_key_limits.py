@@ -252,7 +252,7 @@ def test_a_meter_that_own_prices_have_filled_refuses_only_what_counts_them(
     key.edit(limit_nano=10**9, limit_reset=reset, include_byok_in_limit=include_byok)
     spend(site, key, cost_nano=10**8)
     most = 2**63 - 1
-    Meter.objects.filter(subject_id=key.pk).update(byok=most)
+    Meter.objects.filter(subject_id=key.pk).update(byok=most, tokens=most)
     Meter.objects.filter(subject_id=site.tenant.workspace.pk).update(byok=most, held_byok=5)
     assert site.chat().status_code == status
     site.eventually(lambda: not Generation.objects.filter(status="pending").exists())

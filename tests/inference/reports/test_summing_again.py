@@ -10,13 +10,14 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.utils import timezone
 
-from inference.models import DailyUsage, Generation, HourlyUsage, UsageDay
+from inference.models import DailyUsage, EndpointHour, Generation, HourlyUsage, UsageDay
 from inference.reports.hours import HOUR, hour_of, roll_up_hours
 from inference.reports.rollups import roll_up_usage
 from tests.support import factories
 from tests.support.factories import Tenant
 
 DAY = timedelta(days=1)
+TOKENS = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens")
 
 
 def make(tenant: Tenant, moment: datetime, **fields: Any) -> Generation:
@@ -115,28 +116,33 @@ def test_days_may_be_any_of_the_calendar(
     assert json.loads(capsys.readouterr().out) == counts
 
 
-def test_the_price_of_one_tenant_keeps_no_sums_of_others_from_being_stored(
+def test_the_prices_and_tokens_of_one_tenant_keep_no_sums_of_others_from_being_stored(
     tenant: Tenant,
 ) -> None:
-    """A tenant states the price of its own models, so that no column holds the sum of its costs."""
+    """A tenant states the price of its own models, and its server the tokens.
+
+    No column holds the sums of either.
+    """
     now = timezone.now()
     most = 2**63 - 1
-    first = make(tenant, now - 50 * HOUR, is_byok=True, upstream_cost_nano=most // 2)
+    half: dict[str, Any] = {"is_byok": True, "upstream_cost_nano": most // 2}
+    half |= dict.fromkeys(TOKENS, most // 2)
+    first = make(tenant, now - 30 * HOUR, **half)
     for _ in range(2):
-        make(
-            tenant, now - 50 * HOUR, is_byok=True, upstream_cost_nano=most // 2,
-            model_endpoint=first.model_endpoint,
-        )  # fmt: skip
+        make(tenant, now - 30 * HOUR, model_endpoint=first.model_endpoint, **half)
     other = factories.make_tenant()
-    make(other, now - 50 * HOUR, cost_nano=7)
+    make(other, now - 30 * HOUR, cost_nano=7)
     assert roll_up_usage() > 0
     assert roll_up_hours() > 0
     days = DailyUsage.objects.filter(by_end_user=False)
     assert days.get(organization_id=other.organization.pk).cost_nano == 7
     day = days.get(organization_id=tenant.organization.pk)
     assert (day.requests, day.byok_nano, day.upstream_nano) == (3, most, most)
+    assert [getattr(day, name) for name in TOKENS] == [most] * 4
     hour = HourlyUsage.objects.get(requests=4)
-    assert (hour.cost_nano, hour.upstream_nano) == (7, most)
+    assert (hour.cost_nano, hour.upstream_nano, hour.tokens) == (7, most, most)
+    hours = EndpointHour.objects.order_by("tokens").values_list("tokens", flat=True)
+    assert list(hours) == [0, most]
 
 
 def test_a_range_that_ends_before_it_begins_is_refused(

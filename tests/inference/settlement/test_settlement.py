@@ -16,6 +16,7 @@ from django.utils import timezone
 from msgspec.structs import replace
 
 from accounts.bearers import bearer_digests
+from accounts.models import MOST_RATE
 from billing import ledger, reviews
 from billing.models import Account, Excess, Meter, Transfer
 from catalog.dialects.base import Operation
@@ -202,13 +203,18 @@ def test_a_meter_that_a_tenant_has_filled_keeps_no_generation_of_its_batch_waiti
     rows = [make_generation(tenant, is_byok=True) for _ in range(2)]
     neighbour = make_generation(factories.make_tenant())
     meters = Meter.objects.filter(subject_id=rows[0].api_key_id)
-    meters.update(byok=most - 5)
-    dear = [Settlement(row.pk, "completed", upstream_cost_nano=MOST_NANO) for row in rows]
+    meters.update(byok=most - 5, tokens=most - 7)
+    long = Usage(0, 10**15)
+    dear = [
+        Settlement(row.pk, "completed", usage=long, upstream_cost_nano=MOST_NANO) for row in rows
+    ]
     settle([*dear, Settlement(neighbour.pk, "completed", usage=Usage(1, 2), cost_nano=3)])
     assert [facts(row)[0] for row in rows] == ["completed", "completed"]
     assert facts(neighbour) == ("completed", 1, 2, 3, None)
     meter = meters.get()
-    assert (meter.byok, meter.byok_daily) == (most, 5)
+    assert (meter.byok, meter.byok_daily, meter.tokens) == (most, 5, most)
+    workspace = Meter.objects.get(subject_id=rows[0].workspace_id)
+    assert workspace.tokens == 2 * MOST_RATE
 
 
 @pytest.mark.parametrize(
