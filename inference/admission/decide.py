@@ -525,18 +525,23 @@ def _keep_within_rates(
     """Returns the candidates whose models are within their rate limits, in order.
 
     So a request that names several models uses the next one. Raises :class:`RateLimited` for the
-    first model if no candidate is left, and with readings that are not current.
+    first model if no candidate is left, and with readings that are not current, and
+    :class:`UnreadMeters` once for the meters of all models.
     """
     if not any(owner.models for owner in owners):
         return candidates
+    rules: dict[str, list[RateRule]] = {}
+    for candidate in candidates:
+        if candidate.route.model_slug not in rules:
+            rules[candidate.route.model_slug] = model_rules(owners, candidate)
+    subjects = {rule.subject_id for found in rules.values() for rule in found}
+    if unread := subjects - budgets.readings.keys():
+        raise UnreadMeters(frozenset(unread))
     own = _own_rules(owners)
     refusals: dict[str, RateLimited | None] = {}
-    for candidate in candidates:
-        slug = candidate.route.model_slug
-        if slug in refusals:
-            continue
+    for slug, found in rules.items():
         try:
-            budgets.require_rates(model_rules(owners, candidate), tokens, others=own)
+            budgets.require_rates(found, tokens, others=own)
             refusals[slug] = None
         except RateLimited as exc:
             if not budgets.is_current:

@@ -223,6 +223,22 @@ def test_a_limit_of_a_model_counts_the_requests_that_may_fall_back_to_it(site: S
     assert_in_order()
 
 
+def test_one_request_counts_for_the_limits_of_many_models(site: Site) -> None:
+    site.publish()
+    models = [site.model, *(factories.make_model(f"acme/owl-{number}") for number in range(5))]
+    for model in models[1:]:
+        site.publish(model=model)
+    slugs = [model.slug for model in models]
+    of_models = {slug: {"requests_per_minute": 50} for slug in slugs}
+    owner = limit(site, "organization", requests_per_minute=50, models=of_models)
+    answer = site.post({**site.chat_body(), "models": slugs})
+    assert (answer.status_code, answer.json()["model"]) == (200, slugs[0])
+    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    subjects = [owner.subject_id(slug) for slug in slugs]
+    meters = Meter.objects.filter(subject_id__in=subjects).values_list("requests", flat=True)
+    assert list(meters) == [1] * 6
+
+
 def test_the_lowest_limit_rules(site: Site) -> None:
     site.publish()
     limit(site, "organization", requests_per_minute=1)
