@@ -162,6 +162,12 @@ class Policy:
             fallback=find_strictest(self.fallback, other.fallback),
         )
 
+    @property
+    def size(self) -> int:
+        """The names of models and providers in its lists."""
+        lists = (*self.only, self.ignore, self.models or (), self.ignored_models)
+        return sum(map(len, lists))
+
     @cached_property
     def is_open(self) -> bool:
         """Returns whether the policy permits every endpoint."""

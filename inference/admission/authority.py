@@ -40,6 +40,8 @@ READ_METERS: Final = load_statement("inference", "read_meters")
 
 # Keys that a worker remembers, at three kilobytes each.
 _REMEMBERED: Final = 10_000
+# Names in the lists of merged rules that take as much memory as a key.
+_NAMES: Final = 50
 # Meters of rate limits that a worker remembers besides, at one kilobyte each.
 _METERS: Final = 10_000
 
@@ -249,7 +251,7 @@ class AuthorityReader:
         copy = self.snapshots.find(authority.organization_id, authority.routing_version)
         if copy is None:
             raise StaleReading
-        if self._catalog is not catalog or not self._most_governed:
+        if self._catalog is not catalog or self._most_governed <= 0:
             self._catalog, self._most_governed = catalog, _REMEMBERED
             self._governed.clear()
         known = self._governed.get(authority.organization_id)
@@ -257,8 +259,12 @@ class AuthorityReader:
             known = self._governed[authority.organization_id] = copy, {}
         key = known[1].get(authority.key_id)
         if key is None or key.authority is not authority:
+            merged_count = copy.rules.merged_count
             key = known[1][authority.key_id] = self._govern_anew(authority, copy, catalog)
             self._most_governed -= 1
+            if copy.rules.merged_count != merged_count:
+                policies = (key.policy, *(each.policy for each in key.shadows))
+                self._most_governed -= sum(each.size for each in policies) // _NAMES
         return key
 
     def _govern_anew(

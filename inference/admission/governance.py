@@ -35,6 +35,8 @@ from inference.texts.rules import LoggingRules
 Assignment: TypeAlias = tuple[UUID | None, UUID | None]
 """The ids of the guardrails that are assigned to the creator of a key and to the key itself."""
 
+# Merged rules that the copy of an organization keeps, at up to 70 kilobytes each.
+_MOST_MERGED: Final = 256
 _PERIODS: Final = {interval: place for place, interval in enumerate(BudgetInterval.values)}
 
 
@@ -149,7 +151,13 @@ class OrganizationRules:
     workspaces: Mapping[UUID, WorkspaceRules]
     guardrails: Mapping[UUID, GuardrailRules]
     rates: RateRules = NO_RULES
+    # A tenant may combine each guardrail of a key with each of a member.
     _merged: dict[Any, KeyRules] = field(default_factory=dict)
+
+    @property
+    def merged_count(self) -> int:
+        """The merged rules that are kept; it changes with each that is added."""
+        return len(self._merged)
 
     def for_key(
         self,
@@ -161,6 +169,8 @@ class OrganizationRules:
         key = (workspace_id, member_guardrail_id, key_guardrail_id)
         rules = self._merged.get(key)
         if rules is None:
+            if len(self._merged) >= _MOST_MERGED:
+                self._merged.clear()
             rules = self._merged[key] = self._merge(*key)
         return rules
 

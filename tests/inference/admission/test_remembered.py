@@ -17,7 +17,8 @@ from django.utils import timezone
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accounts.models import ApiKey, LimitReset
+from accounts.models import ApiKey, Guardrail, LimitReset
+from accounts.policy import Policy
 from billing.budgets import Budget, MeterReading, Scope
 from billing.models import Account, Meter
 from billing.rate_limits import LimitScope, Rate, RateRule
@@ -26,17 +27,19 @@ from config.api.errors import GatewayError, PaymentRequired, Unavailable
 from config.database.pool import find_pool
 from config.secrets import digest_api_key
 from config.server.batching.waits import Blocked
+from inference.admission import authority
 from inference.admission.authority import AuthorityReader
 from inference.admission.budgets import Budgets
 from inference.admission.copies.organizations import OrganizationCopy
 from inference.admission.copies.snapshots import Snapshots
 from inference.admission.decide import Admission, AdmissionRequest
+from inference.admission.governance import GuardrailRules, OrganizationRules, WorkspaceRules
 from inference.models import Generation
 from inference.settlement.settle import Settlement
 from inference.store import DataPlaneConnection, run_in_thread
 from tests.support import factories
 from tests.support.admission.entries import cancel, entry_of, worker
-from tests.support.governance import make_guardrail, make_member
+from tests.support.governance import make_guardrail, make_key, make_member
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
 from tests.support.suite.tiers import count_examples
@@ -147,6 +150,49 @@ def test_a_reading_that_began_before_all_was_forgotten_is_not_remembered(site: S
         return known
 
     assert asyncio.run(run()) == [False, True]
+
+
+def test_merged_rules_of_many_names_count_as_many_keys(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list of 100 names takes the room of two keys, and one that keys share counts once."""
+    monkeypatch.setattr(authority, "_REMEMBERED", 7)
+    keys = [make_key(site.tenant, f"key {number}") for number in range(4)]
+    guardrails = [make_guardrail(site.tenant.workspace, name=f"list {each}") for each in "abc"]
+    for number, guardrail in enumerate(guardrails):
+        names = [f"acme/{number}-{each}" for each in range(100)]
+        Guardrail.objects.filter(pk=guardrail.pk).update(ignored_models=names)
+
+    async def run(lists: Sequence[int]) -> list[bool]:
+        """Governs a key for each list; returns whether each of them is remembered at the end."""
+        reader = AuthorityReader(Snapshots())
+        used = keys[: len(lists)]
+        readings = await reader.read([key.digest for key in used])
+        found = [readings[key.digest].authority for key in used]
+        catalog = reader.snapshots.catalog
+        first = [reader.govern(each, catalog) for each in found]
+        again = [reader.govern(each, catalog) for each in found]
+        await reader.close()
+        return [one is other for one, other in zip(first, again, strict=True)]
+
+    for lists, remembered in (([0, 0, 0, 0], [True] * 4), ([0, 1, 2], [False, False, False])):
+        for number, guardrail in enumerate(guardrails):
+            given = [key for key, each in zip(keys, lists, strict=False) if each == number]
+            guardrail.assign_keys(given, by="test")
+        assert asyncio.run(run(lists)) == remembered
+
+
+def test_the_copy_of_an_organization_keeps_few_merged_rules() -> None:
+    ids = [UUID(int=number) for number in range(300)]
+    guardrails = {
+        each: GuardrailRules(each, Policy.of(ignore=[f"provider-{each.int}"])) for each in ids
+    }
+    rules = OrganizationRules(Policy(), {ORGANIZATION: WorkspaceRules(SUBJECT)}, guardrails)
+    found = [rules.for_key(ORGANIZATION, None, each) for each in ids]
+    assert rules.merged_count == 300 - 256
+    assert rules.for_key(ORGANIZATION, None, ids[299]) is found[299]
+    assert rules.for_key(ORGANIZATION, None, ids[0]) == found[0]
+    assert rules.merged_count == 300 - 256 + 1
 
 
 def test_an_organization_without_funds_costs_its_neighbours_in_the_batch_nothing(
