@@ -19,7 +19,8 @@ from accounts.destinations.receivers import (
     read_receiver,
 )
 from accounts.destinations.rules import NUMBERS, OPERATORS, TEXTS, InvalidRules, check_rules
-from accounts.models import ApiKey, Region
+from accounts.models import Region
+from accounts.serializers.credentials import name_current_keys
 from accounts.serializers.workspaces import SamplingRateField
 from config.api.fields import ChoiceField, FlagField, StrictSerializer, StringField, UUIDField
 from config.api.openapi import envelope, list_envelope
@@ -177,12 +178,7 @@ class _DestinationFields(StrictSerializer):
         return list(dict.fromkeys(regions))
 
     def validate_api_key_hashes(self, hashes: list[str] | None) -> list[str] | None:
-        if hashes is None:
-            return None
-        own = ApiKey.objects.for_organization(self.context["organization_id"])
-        if own.filter(digest__in=hashes).count() != len(set(hashes)):
-            raise ValidationError("One of the keys does not belong to the organization.")
-        return list(dict.fromkeys(hashes))
+        return name_current_keys(hashes, self.context["organization_id"])
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         attrs.pop("privacy_mode", None)

@@ -122,6 +122,15 @@ class ApiKeyQuerySet(OwnedQuerySet["ApiKey"]):
             raise ApiKeyNotFound
         return found
 
+    def name_current(self, digests: Collection[str]) -> list[str]:
+        """Returns digests once each, and those of the keys whose former secrets they name.
+
+        Raises :class:`ApiKeyNotFound` as :meth:`find_all` does.
+        """
+        found = self.select_related("successor").find_all(digests)
+        current = (key.successor.digest for key in found if key.successor is not None)
+        return list(dict.fromkeys([*digests, *current]))
+
 
 class ApiKeyManager(models.Manager.from_queryset(ApiKeyQuerySet)):  # type: ignore[misc]
     def create_key(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
-from accounts.models import HOST_NAME, ApiKey, ByokCredential, Member, Region
+from accounts.models import HOST_NAME, ApiKey, ApiKeyNotFound, ByokCredential, Member, Region
 from catalog import dialects
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import Provider
@@ -76,18 +77,15 @@ class _ByokFields(StrictSerializer):
             raise ValidationError("Must be lower-case host names without port or path.")
         return hosts
 
+    def validate_allowed_api_key_hashes(self, hashes: list[str] | None) -> list[str] | None:
+        return name_current_keys(hashes, self.context["organization_id"])
+
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if attrs.get("is_fallback") and attrs.get("is_byok_only"):
             raise ValidationError({"is_fallback": ["Cannot be combined with is_byok_only."]})
         if "key" in attrs:
             _check_secret(self.provider_of(attrs), attrs["key"])
-        hashes = set(attrs.get("allowed_api_key_hashes") or ())
         organization_id = self.context["organization_id"]
-        own = ApiKey.objects.for_organization(organization_id).filter(digest__in=hashes).count()
-        if own != len(hashes):
-            raise ValidationError(
-                {"allowed_api_key_hashes": ["One of the keys does not belong to the organization."]}
-            )
         members = {parse_uuid(text) for text in attrs.get("allowed_user_ids") or ()}
         people = Member.objects.for_organization(organization_id)
         if people.filter(pk__in=list(filter(None, members))).count() != len(members):
@@ -107,6 +105,19 @@ class _ByokFields(StrictSerializer):
         own = PrivateProvider.objects.for_organization(self.context["organization_id"])
         found: PrivateProvider | Provider | None = own.filter(slug=slug).first()
         return found or Provider.objects.filter(slug=slug, **listed).first()
+
+
+def name_current_keys(hashes: list[str] | None, organization_id: UUID) -> list[str] | None:
+    """Returns hashes of keys, and the present ones of keys that they name by a former secret.
+
+    Refuses those that are not the organization's.
+    """
+    if hashes is None:
+        return None
+    try:
+        return ApiKey.objects.for_organization(organization_id).name_current(hashes)
+    except ApiKeyNotFound:
+        raise ValidationError("One of the keys does not belong to the organization.") from None
 
 
 def _check_secret(provider: PrivateProvider | Provider | None, secret: Secret) -> None:

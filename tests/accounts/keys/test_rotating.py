@@ -239,6 +239,23 @@ def test_guardrail_and_lists_of_keys_apply_to_the_new_secret(
     assert send(management, "POST", path, {"key_hashes": [key.digest]}).status_code == 404
 
 
+def test_a_list_that_names_a_former_secret_names_its_key(
+    management: APIClient, tenant: Tenant
+) -> None:
+    key = inference_key(tenant)
+    credential = factories.make_credential(tenant, factories.make_provider())
+    destination = make_destination(tenant.workspace)
+    former = key.digest
+    both = [former, rotate(management, former).json()["data"]["hash"]]
+    for path, name in (
+        (f"byok/{credential.pk}", "allowed_api_key_hashes"),
+        (f"observability/destinations/{destination.pk}", "api_key_hashes"),
+    ):
+        for hashes in ([former], both, [former, former]):
+            answer = send(management, "PATCH", path, {name: hashes})
+            assert (answer.status_code, answer.json()["data"][name]) == (200, both)
+
+
 def test_one_of_several_rotations_wins(transactional_db: None) -> None:
     tenant = factories.make_tenant()
     key = inference_key(tenant)
