@@ -18,7 +18,10 @@ from config.console.unfold import TextWidget
 
 
 class CatalogueForm(ConsoleForm):
-    """Checks that its lists name models and providers of the catalogue."""
+    """Checks that new entries of its lists name models and providers of the catalogue.
+
+    What a list names already may have left the catalogue later.
+    """
 
     catalogue_fields: dict[str, Callable[[Any], Any]] = {
         "allowed_models": canonical_models,
@@ -30,9 +33,13 @@ class CatalogueForm(ConsoleForm):
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()
         for name, known in self.catalogue_fields.items():
+            if (given := cleaned.get(name)) is None:
+                continue
+            stored = set(self.initial.get(name) or ())
             try:
-                if cleaned.get(name) is not None:
-                    cleaned[name] = known(cleaned[name])
+                kept = [each for each in given if each in stored]
+                new = known([each for each in given if each not in stored])
+                cleaned[name] = list(dict.fromkeys([*kept, *new]))
             except NotInCatalogue as exc:
                 self.add_error(name, [str(text) for text in cast("list[str]", exc.detail)])
         return cleaned

@@ -58,6 +58,18 @@ def test_add_guardrail_and_change_it(operator: Client, tenant: Tenant) -> None:
     assert (guardrail.reset_interval, guardrail.enforce_zdr_google) == (None, None)
 
 
+def test_change_guardrail_keeps_names_that_have_left(operator: Client, tenant: Tenant) -> None:
+    factories.make_model("acme/falcon")
+    names = {"allowed_models": ["gone/model", "gone/*"], "ignored_providers": ["gone"]}
+    guardrail = make_guardrail(tenant.workspace, **names)
+    more = {**names, "allowed_models": [*names["allowed_models"], "acme/falcon"]}
+    change(operator, guardrail, _guardrail_form(name="Loose", **more))
+    guardrail.refresh_from_db()
+    assert guardrail.name == "Loose"
+    assert guardrail.allowed_models == ["gone/model", "gone/*", "acme/falcon-2026-01-01"]
+    assert guardrail.ignored_providers == ["gone"]
+
+
 @pytest.mark.parametrize(
     ("fields", "field"),
     [

@@ -43,6 +43,25 @@ def test_change_organization_stores_its_preferences(operator: Client, tenant: Te
     ) == (True, True, True, ["acme", "globex"], None)  # fmt: skip
 
 
+def test_change_organization_keeps_a_provider_that_has_left(
+    operator: Client, tenant: Tenant
+) -> None:
+    factories.make_provider("acme")
+    Organization.objects.update(allowed_providers=["gone"])
+    fields = {"name": "Ajax", "allowed_providers": "acme,gone", "ignored_providers": ""}
+    change(operator, tenant.organization, _preferences(**fields))
+    stored = Organization.objects.get()
+    assert (stored.name, stored.allowed_providers) == ("Ajax", ["gone", "acme"])
+
+    before = fingerprint()
+    fields = {"allowed_providers": "gone", "ignored_providers": "gone"}
+    response = change(operator, tenant.organization, _preferences(**fields))
+    assert response.context["adminform"].form.errors == {
+        "ignored_providers": ["gone is not a provider of the catalogue."]
+    }
+    assert fingerprint() == before
+
+
 def test_change_organization_refuses_an_unknown_provider(operator: Client, tenant: Tenant) -> None:
     before = fingerprint()
     response = change(operator, tenant.organization, _preferences(ignored_providers="initech"))
