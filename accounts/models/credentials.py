@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final, Self
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models, transaction
-from django.db.models import Max, Q
+from django.db.models import F, Max, Q, Sum, Value
+from django.db.models.functions import Coalesce
 
 from accounts.hosts import HostLimits, HostRule
 from accounts.models.edits import refusal, write_fields
@@ -27,6 +29,9 @@ from config.models import BaseModel, OwnedQuerySet
 
 # How long a credential rests after each refusal.
 _REST: Final = timedelta(minutes=1)
+_LISTS: Final = ("allowed_models", "allowed_api_key_hashes", "allowed_user_ids", "allowed_hosts")
+# The entries of the lists of all credentials of an organization, which workers hold in memory.
+_MOST_ENTRIES: Final = 20_000
 HOST_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.\-]{0,251}[a-z0-9])?")
 
 
@@ -78,7 +83,8 @@ class ByokCredentialManager(models.Manager.from_queryset(ByokCredentialQuerySet)
     ) -> ByokCredential:
         """Creates a credential with a sealed secret, last in the order of its provider.
 
-        Raises :class:`OrganizationLimitReached`.
+        Raises :class:`OrganizationLimitReached`, and :class:`InvalidRequest` for lists that are too
+        long.
         """
         with transaction.atomic():
             present = self.for_organization(organization.pk)
@@ -86,6 +92,7 @@ class ByokCredentialManager(models.Manager.from_queryset(ByokCredentialQuerySet)
             Organization.objects.lock_with_room(
                 organization.pk, OrganizationLimit.CREDENTIALS, present
             )
+            self.require_list_room(ByokCredential(organization=organization), fields)
             highest = present.filter(provider_slug=provider_slug).aggregate(
                 highest=Max("sort_order")
             )["highest"]
@@ -99,6 +106,30 @@ class ByokCredentialManager(models.Manager.from_queryset(ByokCredentialQuerySet)
             credential.seal(secret)
             credential.save(force_insert=True)
         return credential
+
+    def require_list_room(self, credential: ByokCredential, changes: Mapping[str, Any]) -> None:
+        """Raises :class:`InvalidRequest` if an organization's lists would have too many entries.
+
+        What was stored under no limit may be kept and shortened. The caller holds the lock of the
+        credential; this one takes that of the organization.
+        """
+        named = [name for name in _LISTS if name in changes]
+        added = sum(
+            len(changes[name] or ()) - len(getattr(credential, name) or ()) for name in named
+        )
+        if added <= 0:
+            return
+        Organization.objects.lock(credential.organization_id)
+        lengths = (Coalesce(F(f"{name}__len"), 0) for name in _LISTS)
+        present = self.for_organization(credential.organization_id).aggregate(
+            entries=Sum(sum(lengths, Value(0)), default=0)
+        )["entries"]
+        if present + added > _MOST_ENTRIES:
+            raise refusal(
+                next(name for name in named if changes[name]),
+                f"The lists of all credentials of an organization can have at most "
+                f"{_MOST_ENTRIES:,} entries, and have {present:,}. Shorten some.",
+            )
 
 
 class ByokCredential(BaseModel):
@@ -212,8 +243,8 @@ class ByokCredential(BaseModel):
         binds the credential again.
 
         Returns whether anything changed. Raises :class:`CredentialNotFound` when the credential
-        was removed meanwhile, :class:`InvalidRequest` for a fallback that is also BYOK only, and
-        :class:`SecretRequired` for more hosts without the secret.
+        was removed meanwhile, :class:`InvalidRequest` for a fallback that is also BYOK only and for
+        lists that are too long, and :class:`SecretRequired` for more hosts without the secret.
         """
         with transaction.atomic():
             self.lock_present()
@@ -221,6 +252,7 @@ class ByokCredential(BaseModel):
                 "is_byok_only", self.is_byok_only
             ):
                 raise refusal("is_fallback", "Cannot be combined with is_byok_only.")
+            ByokCredential.objects.require_list_room(self, changes)
             if "allowed_hosts" in changes:
                 hosts = changes["allowed_hosts"]
                 if secret is None and self.host_limits().is_widened_by(hosts):

@@ -12,7 +12,7 @@ import pytest
 from django.db import IntegrityError, transaction
 from rest_framework.test import APIClient
 
-from accounts.models import ByokCredential, CredentialNotFound
+from accounts.models import ByokCredential, CredentialNotFound, credentials
 from catalog.models import Provider
 from config.api.errors import InvalidRequest
 from config.credentials import Secret
@@ -217,6 +217,38 @@ def test_patch_refuses_a_foreign_key_hash_and_an_unusable_secret(
             response = patch(management, row, body)
             assert response.status_code == 400
             assert list(response.json()["error"]["metadata"]["fields"]) == list(body)
+
+
+def test_the_lists_of_an_organization_have_few_entries_together(
+    management: APIClient, credential: ByokCredential, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    factories.make_credential(
+        factories.make_tenant("Other"), Provider.objects.get(), allowed_models=["x"] * 9
+    )
+    monkeypatch.setattr(credentials, "_MOST_ENTRIES", 6)
+    why = "The lists of all credentials of an organization can have at most 6 entries, and have"
+    with snapshots.unchanged():
+        answer = patch(management, credential, {"allowed_models": ["a", "b", "c", "d"]})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["metadata"]["fields"] == {
+        "allowed_models": f"{why} 4. Shorten some."
+    }
+    assert patch(management, credential, {"allowed_models": ["a", "b", "c"]}).status_code == 200
+
+    body = {"provider": "acme", "key": SECRET}
+    with snapshots.unchanged():
+        answer = send(management, "POST", "byok", {**body, "allowed_hosts": ["x.example"]})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["metadata"]["fields"] == {
+        "allowed_hosts": f"{why} 6. Shorten some."
+    }
+    assert send(management, "POST", "byok", body).status_code == 201
+
+    # What is stored may be kept, exchanged and shortened.
+    monkeypatch.setattr(credentials, "_MOST_ENTRIES", 1)
+    for models in (["d", "e", "f"], ["g"]):
+        answer = patch(management, credential, {"name": "new", "allowed_models": models})
+        assert answer.json()["data"]["allowed_models"] == models
 
 
 def test_delete_wipes_the_secret_and_keeps_a_tombstone(
