@@ -57,7 +57,16 @@ _REASONS: Final = {
     "recitation": "content_filter",
     "prohibited_content": "content_filter",
     "blocklist": "content_filter",
-}
+    **dict.fromkeys(("end_turn", "stop_sequence", "eos", "eos_token", "complete"), "stop"),
+    # The answer was broken off: DeepSeek's two, Zhipu's, that of vLLM and SGLang, and Google's.
+    **dict.fromkeys(
+        (
+            "insufficient_system_resource", "aborted", "network_error", "abort",
+            "function_call_filter", "malformed_function_call", "unexpected_tool_call",
+        ),
+        "error",
+    ),
+}  # fmt: skip
 
 
 class _Named(msgspec.Struct):
@@ -221,21 +230,21 @@ def normalize_finish_reasons(
             return choices, None, None
     reason = native = None
     for choice in choices:
-        given = _read_reason(choice.get("finish_reason"))
+        given = read_finish_reason(choice.get("finish_reason"))
         if given is not None:
-            own = _read_reason(choice.get("native_finish_reason"))
+            own = read_finish_reason(choice.get("native_finish_reason"))
             native = choice["native_finish_reason"] = given if own is None else own
             # Google's other interface adds its own name behind a colon.
             reason = choice["finish_reason"] = _REASONS.get(given.lower().partition(":")[0], "stop")
     return choices, reason, native
 
 
-def name_finish_reason(native: str) -> str:
-    """Returns our name of a provider's finish reason."""
-    return _REASONS.get(native.lower().partition(":")[0], "stop")
+def name_finish_reason(native: str) -> str | None:
+    """Returns our name of a provider's finish reason; ``None`` for one that is not known."""
+    return _REASONS.get(native.lower().partition(":")[0])
 
 
-def _read_reason(value: Any) -> str | None:
+def read_finish_reason(value: Any) -> str | None:
     """Returns a text that is raw JSON or not; ``None`` for any other value."""
     if isinstance(value, msgspec.Raw):
         return decode_text(value) if first_byte(value) == b'"' else None

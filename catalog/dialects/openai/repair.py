@@ -14,7 +14,12 @@ from typing import Any, Final
 import msgspec
 
 from catalog.dialects.base import InvalidReply
-from catalog.dialects.openai.members import REASONING_NAMES, build_details, name_finish_reason
+from catalog.dialects.openai.members import (
+    REASONING_NAMES,
+    build_details,
+    name_finish_reason,
+    read_finish_reason,
+)
 from catalog.dialects.shared.raw import first_byte, is_empty, is_null
 from catalog.dialects.shared.replies import LATE_ARGUMENTS, choose_call_id
 
@@ -34,8 +39,6 @@ _TEXT_TYPES: Final = ("text", "output_text", "input_text", "")
 _THOUGHT_TYPES: Final = ("thinking", "reasoning", "reasoning_text", "summary_text")
 # What arguments without members are written as.
 _NO_ARGUMENTS: Final = frozenset(("", "{}", "null"))
-# The reasons that say nothing of calls; "length" and the others are more exact.
-_SILENT_REASONS: Final = frozenset((None, "stop"))
 # The reasons that say that there are tool calls.
 CALL_REASONS: Final = frozenset(("tool_calls", "tool_use"))
 
@@ -169,7 +172,7 @@ class Repairs:
         if choice["finish_reason"] is None or is_null(choice["finish_reason"]):
             return
         state.is_finished = True
-        if state.begun:
+        if state.begun and not _is_broken(choice):
             choice["delta"] = _end_calls(delta, state)
         _name_calls(choice, notes, has_calls=bool(state.begun))
 
@@ -186,7 +189,8 @@ def repair_whole(raw: msgspec.Raw, notes: set[str]) -> list[dict[str, Any]]:
         _repair_texts(message, notes)
         ids: set[str] = set()
         given = _read_calls(message.pop("tool_calls", None))
-        calls = [_write_whole(call, ids) for call in given]
+        is_whole = not _is_broken(choice)
+        calls = [_write_call(call, ids, is_whole=is_whole) for call in given]
         if calls != [{name: call[name] for name in call if name != "index"} for call in given]:
             notes.add(CALLS_REPAIRED)
         if calls:
@@ -317,7 +321,7 @@ def _read_id(given: Any) -> str:
     return given if isinstance(given, str) else "" if given is None else str(given)
 
 
-def _write_whole(call: dict[str, Any], ids: set[str]) -> dict[str, Any]:
+def _write_call(call: dict[str, Any], ids: set[str], *, is_whole: bool) -> dict[str, Any]:
     call_id = choose_call_id(_read_id(call.get("id")), ids)
     if _is_custom(call):
         return {**call, "id": call_id}
@@ -327,7 +331,8 @@ def _write_whole(call: dict[str, Any], ids: set[str]) -> dict[str, Any]:
         # Some servers write the JSON twice.
         with suppress(msgspec.DecodeError):
             text = _decode_text(text)
-    function = {"name": name, "arguments": "{}" if text.strip() in _NO_ARGUMENTS else text}
+    text = "{}" if is_whole and text.strip() in _NO_ARGUMENTS else text
+    function = {"name": name, "arguments": text}
     return {"id": call_id, "type": "function", "function": function, **_beside(call)}
 
 
@@ -412,14 +417,19 @@ def _end_calls(delta: dict[str, Any], state: _ChoiceState) -> dict[str, Any]:
     return {**delta, "tool_calls": calls}
 
 
+def _is_broken(choice: dict[str, Any]) -> bool:
+    """Tells whether the server broke off a choice: a call without arguments lacks them then."""
+    given = read_finish_reason(choice.get("finish_reason"))
+    return given is not None and name_finish_reason(given) == "error"
+
+
 def _name_calls(choice: dict[str, Any], notes: set[str], *, has_calls: bool) -> None:
     """Makes the finish reason follow from the choice, and keeps the server's own beside it."""
-    raw = choice.get("finish_reason")
-    given = _decode(raw) if isinstance(raw, msgspec.Raw) and raw else None
-    named = name_finish_reason(given) if isinstance(given, str) else None
-    if has_calls and named in _SILENT_REASONS:
+    given = read_finish_reason(choice.get("finish_reason"))
+    # Others are more exact, and one that is not known may say that the calls are not whole.
+    if has_calls and (not given or name_finish_reason(given) == "stop"):
         choice["finish_reason"] = "tool_calls"
-    elif named is None and choice.get("message", {}).get("content") not in (None, "", _EMPTY_TEXT):
+    elif given is None and choice.get("message", {}).get("content") not in (None, "", _EMPTY_TEXT):
         choice["finish_reason"] = "stop"
         return
     elif not has_calls and given in CALL_REASONS:

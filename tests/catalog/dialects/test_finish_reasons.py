@@ -7,7 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from catalog.dialects import openai
+from catalog.dialects.base import Operation
 from catalog.dialects.openai.members import normalize_finish_reasons
+from catalog.dialects.wholes import join_chat
 
 
 @pytest.mark.parametrize(
@@ -25,6 +28,13 @@ from catalog.dialects.openai.members import normalize_finish_reasons
         ("sensitive", "content_filter"),
         ("content_filter: RECITATION", "content_filter"),
         ("eos", "stop"),
+        ("insufficient_system_resource", "error"),
+        ("aborted", "error"),
+        ("network_error", "error"),
+        ("abort", "error"),
+        ("function_call_filter: MALFORMED_FUNCTION_CALL", "error"),
+        ("MALFORMED_FUNCTION_CALL", "error"),
+        ("UNEXPECTED_TOOL_CALL", "error"),
         ("something new", "stop"),
     ],
 )
@@ -50,3 +60,37 @@ def test_the_last_reason_of_the_choices_is_returned() -> None:
 def test_choices_that_are_not_a_list_of_objects_are_unchanged(raw: bytes) -> None:
     choices = msgspec.Raw(raw)
     assert normalize_finish_reasons(choices) == (choices, None, None)
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize(
+    ("native", "reason", "arguments"),
+    [
+        ("end_turn", "tool_calls", "{}"),
+        ("stop", "tool_calls", "{}"),
+        ("length", "length", "{}"),
+        ("something new", "stop", "{}"),
+        ("abort", "error", ""),
+        ("insufficient_system_resource", "error", ""),
+    ],
+)
+def test_calls_are_called_whole_only_where_the_server_stopped_for_them(
+    native: str, reason: str, arguments: str, is_streamed: bool
+) -> None:
+    call = {"index": 0, "id": "a", "type": "function", "function": {"name": "look"}}
+    message = {"tool_calls": [call]}
+    if is_streamed:
+        parser = openai.stream_parser(Operation.CHAT)
+        pieces = [{"delta": message, "finish_reason": None}, {"delta": {}, "finish_reason": native}]
+        events = [
+            b"data: %b\n\n" % msgspec.json.encode({"choices": [{"index": 0, **piece}]})
+            for piece in pieces
+        ]
+        read = join_chat(parser.feed(b"".join(events) + b"data: [DONE]\n\n"))
+    else:
+        choice = {"index": 0, "message": message, "finish_reason": native}
+        read = openai.parse_reply(Operation.CHAT, msgspec.json.encode({"choices": [choice]}))
+    [choice], *reasons = normalize_finish_reasons(read.fields["choices"])
+    assert reasons == [reason, native]
+    [called] = choice["message"]["tool_calls"]
+    assert called["function"] == {"name": "look", "arguments": arguments}

@@ -122,6 +122,7 @@ FAILED = text(0, finish="error")
         (Ending.COMPLETED, True, [], True, None),
         (Ending.COMPLETED, True, [alone(10, 0)], True, None),
         (Ending.COMPLETED, True, [FAILED, alone(10, 0)], True, None),
+        (Ending.COMPLETED, True, [text(0, finish="abort"), alone(10, 0)], True, None),
         (Ending.COMPLETED, True, [FAILED, alone(10, 3)], True, Count(Usage(10, 3), False)),
         # Cancelled: prompt and output are charged once the request was sent.
         (Ending.CANCELLED, True, [], False, None),
