@@ -86,7 +86,9 @@ def _split_chat(reply: Reply) -> list[Chunk]:
             chunks += split_calls(Chunk(fields=fields, has_choices=True, **common))
         chunks[-1].finish_reason = reply.finish_reason
     if chunks:
-        chunks[0].output_bytes = reply.output_bytes
+        first = chunks[0]
+        first.output_bytes, first.characters = reply.output_bytes, reply.characters
+        first.pictures = reply.pictures
     if reply.usage is not None:
         fields = {**shared, "choices": [], "usage": reply.fields["usage"]}
         chunks.append(Chunk(fields=fields, usage=reply.usage, **common))
@@ -119,6 +121,8 @@ def join_chat(chunks: Iterable[Chunk]) -> Reply:
         reply.upstream_id = reply.upstream_id or chunk.upstream_id
         reply.finish_reason = reply.finish_reason or chunk.finish_reason
         reply.output_bytes += chunk.output_bytes
+        reply.characters += chunk.characters
+        reply.pictures += chunk.pictures
         if chunk.usage is not None:
             reply.usage, fields["usage"] = chunk.usage, chunk.fields["usage"]
         for raw in chunk.repeated_choices or [_encode(chunk.fields.get("choices", []))]:

@@ -315,6 +315,7 @@ def test_drafts_that_gemini_makes_while_it_thinks_are_no_pictures() -> None:
     assert reply.fields["choices"][0]["message"]["images"] == [picture]
     assert [each for one in deltas_of(chunks) for each in one.get("images", ())] == [picture]
     assert (reply.pictures, sum(chunk.pictures for chunk in chunks)) == (1, 1)
+    assert parse("gemini", [answer]).pictures == 1
 
 
 def test_gemini_stream_ends_when_all_candidates_have_ended() -> None:

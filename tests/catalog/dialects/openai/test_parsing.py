@@ -20,6 +20,7 @@ from catalog.dialects.base import (
     ProviderFailure,
     parse_error,
 )
+from catalog.dialects.wholes import join_stream, split_reply
 from catalog.pricing import Usage
 from config.credentials import Secret
 
@@ -441,3 +442,30 @@ def test_parser_raises_only_its_own_errors_on_random_json(value: Any) -> None:
     ):
         with contextlib.suppress(InvalidReply, InvalidStream, ProviderFailure):
             read()
+
+
+def test_a_split_answer_counts_what_the_whole_one_does() -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    messages = [{"content": "two words", "images": [picture]}, {"content": "one"}]
+    choices = [{"index": at, "message": each} for at, each in enumerate(messages)]
+    read = openai.parse_reply(Operation.CHAT, reply(choices=choices))
+    counts = (read.output_bytes, read.characters, read.pictures)
+    assert counts == (12, 11, 1)
+    chunks = split_reply(read, None)
+    assert counts == (
+        sum(chunk.output_bytes for chunk in chunks),
+        sum(chunk.characters for chunk in chunks),
+        sum(chunk.pictures for chunk in chunks),
+    )
+
+
+def test_a_joined_stream_counts_what_its_events_do() -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    deltas = [{"content": "two words", "images": [picture]}, {"content": "one"}]
+    events = [
+        event(choices=[{"index": at, "delta": each, "finish_reason": "stop"}])
+        for at, each in enumerate(deltas)
+    ]
+    parser = openai.stream_parser(Operation.CHAT, choices=2)
+    read = join_stream(parser, b"".join(events) + DONE, None)
+    assert (read.output_bytes, read.characters, read.pictures) == (12, 11, 1)
