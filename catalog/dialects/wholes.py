@@ -17,6 +17,7 @@ from catalog.dialects.base import Body, Chunk, InvalidReply, InvalidStream, Repl
 from catalog.dialects.openai.responses import join_response, split_response
 from catalog.dialects.shared.constraints import restore_names
 from catalog.dialects.shared.raw import first_byte
+from catalog.dialects.shared.reasoning import REASONING_NAMES
 from catalog.dialects.shared.replies import build_end_mark, split_calls
 
 STREAMED: Final = "A plain request was answered with a stream; its events were joined."
@@ -26,7 +27,7 @@ JSON_TYPES: Final = ("application/json", "text/json", "application/problem+json"
 _STARTS: Final = (b"data:", b"event:", b"id:", b"retry:", b":")
 _BOM: Final = b"\xef\xbb\xbf"
 # Members of a delta whose pieces are joined.
-_TEXTS: Final = ("content", "reasoning", "reasoning_content", "refusal", "text")
+_TEXTS: Final = ("content", *REASONING_NAMES, "refusal", "text")
 _LISTS: Final = ("reasoning_details", "images", "annotations")
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.decode

@@ -35,9 +35,6 @@ _COMPLETION_DETAILS: Final = {
 }  # fmt: skip
 
 
-# The names that servers give to their reasoning, ours first.
-REASONING_NAMES: Final = ("reasoning", "reasoning_content", "reasoning_text", "thinking")
-
 # Other names that servers of this interface are known to send; any other name becomes "stop".
 _REASONS: Final = {
     "stop": "stop",

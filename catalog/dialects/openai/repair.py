@@ -14,13 +14,9 @@ from typing import Any, Final
 import msgspec
 
 from catalog.dialects.base import InvalidReply
-from catalog.dialects.openai.members import (
-    REASONING_NAMES,
-    build_details,
-    name_finish_reason,
-    read_finish_reason,
-)
+from catalog.dialects.openai.members import build_details, name_finish_reason, read_finish_reason
 from catalog.dialects.shared.raw import first_byte, is_empty, is_null
+from catalog.dialects.shared.reasoning import REASONING_NAMES
 from catalog.dialects.shared.replies import LATE_ARGUMENTS, choose_call_id
 
 CALLS_REPAIRED: Final = "The tool calls were not written as OpenAI writes them; they were repaired."

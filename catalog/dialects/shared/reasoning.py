@@ -8,7 +8,8 @@ import msgspec
 
 from catalog.dialects.shared.raw import LONG_BYTES, first_byte
 
-_NAMES: Final = ("reasoning", "reasoning_content")
+# The names that servers give to their reasoning, ours first.
+REASONING_NAMES: Final = ("reasoning", "reasoning_content", "reasoning_text", "thinking")
 _DETAILS: Final = "reasoning_details"
 _THINKING: Final = "thinking"
 _TEXTS: Final = frozenset(("text", "summary"))
@@ -45,7 +46,7 @@ def hide_reasoning(choices: bytes | msgspec.Raw | list[Any]) -> Any:
 
 
 def _hide_in(part: dict[str, Any]) -> None:
-    for name in _NAMES:
+    for name in REASONING_NAMES:
         part.pop(name, None)
     details = _decode_list(part.pop(_DETAILS, None))
     if isinstance(details, list) and (

@@ -306,7 +306,8 @@ DETAILS = [
 def test_excluded_reasoning_is_removed_from_a_stream(
     site: Site, upstream: Serve, asked: dict[str, Any]
 ) -> None:
-    thoughts = [event({"reasoning_content": text}) for text in ("Let", " me", " think")]
+    names = ("reasoning_content", "reasoning_text", "thinking")
+    thoughts = [event({name: "Let me think"}) for name in names]
     details = event({"reasoning_details": DETAILS, "reasoning": "Hm."})
     upstream(streamed(*thoughts, details, event({"content": "Hi"}), event({}, "stop"), USAGE))
     deltas = deltas_of(site.chat(stream=True, **asked))
@@ -315,11 +316,12 @@ def test_excluded_reasoning_is_removed_from_a_stream(
 
 
 @pytest.mark.parametrize("asked", HIDING)
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content", "reasoning_text", "thinking"])
 def test_excluded_reasoning_is_removed_from_a_plain_answer(
-    site: Site, upstream: Serve, asked: dict[str, Any]
+    site: Site, upstream: Serve, asked: dict[str, Any], name: str
 ) -> None:
     said = {"role": "assistant", "content": "Hi"}
-    message = {**said, "reasoning": "Hm.", "reasoning_details": DETAILS[:2]}
+    message = {**said, name: "Hm.", "reasoning_details": DETAILS[:2]}
     upstream(whole(COUNTS, message=message))
     [choice] = site.chat(**asked).json()["choices"]
     assert choice["message"] == said

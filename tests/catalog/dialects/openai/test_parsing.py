@@ -469,3 +469,12 @@ def test_a_joined_stream_counts_what_its_events_do() -> None:
     parser = openai.stream_parser(Operation.CHAT, choices=2)
     read = join_stream(parser, b"".join(events) + DONE, None)
     assert (read.output_bytes, read.characters, read.pictures) == (12, 11, 1)
+
+
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content", "reasoning_text", "thinking"])
+def test_the_thoughts_of_a_joined_stream_are_whole_by_each_name(name: str) -> None:
+    pieces = [event(choices=[{"index": 0, "delta": {name: text}}]) for text in ("Hm", ", so")]
+    end = event(choices=[{"index": 0, "delta": {"content": "Hi"}, "finish_reason": "stop"}])
+    read = join_stream(openai.stream_parser(Operation.CHAT), b"".join([*pieces, end, DONE]), None)
+    message = read.fields["choices"][0]["message"]
+    assert (message[name], message["reasoning"], message["content"]) == ("Hm, so", "Hm, so", "Hi")
