@@ -147,8 +147,6 @@ def repair_calls(fields: dict[str, Any], target: Constraints) -> dict[str, Any]:
                 call["function"] = {**function, "arguments": arguments}
                 message["tool_calls"], has_changed = calls, True
     ordered = _pair_results(messages)
-    if target.has_strict_roles:
-        ordered = _order_roles(ordered)
     if has_changed or ordered != messages:
         return {**fields, "messages": ordered}
     return fields
@@ -203,8 +201,12 @@ def _tell_stray(content: Any) -> Any:
     return f"{NO_CALL}\n{read_text(content) or ''}"
 
 
-def _order_roles(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Returns messages with the roles in the order that the strictest servers demand."""
+def order_roles(fields: dict[str, Any]) -> dict[str, Any]:
+    """Returns the fields with roles in the order that the strictest servers demand.
+
+    They are the same fields if the order is so.
+    """
+    messages = decode_list(fields.get("messages")) or []
     ordered: list[dict[str, Any]] = []
     before = None
     for message in messages:
@@ -220,7 +222,7 @@ def _order_roles(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         before = role
     if before == "assistant" and ordered[-1].get("prefix") != msgspec.Raw(b"true"):
         ordered.append({"role": "user", "content": CONTINUE})
-    return ordered
+    return fields if ordered == messages else {**fields, "messages": ordered}
 
 
 def _is_object(text: str) -> bool:

@@ -21,6 +21,7 @@ from catalog.dialects.openai.fields import (
     TIDIED,
     adapt_fields,
     drop_lifetimes,
+    order_roles,
     repair_calls,
     return_thoughts,
     tidy_fields,
@@ -130,11 +131,11 @@ def build_request(
 def _adapt_body(call: Call, fields: dict[str, Any], body: bytes, *, has_signatures: bool) -> bytes:
     """Returns a body with a mark as its server accepts it; the same bytes if nothing is wrong."""
     listed = call.supported_parameters
-    is_mistral = call.capabilities.has_short_call_ids
-    if b'"tool_call' in body or (is_mistral and b'"assistant"' in body):
-        target = SHORT_IDS if _ODD_ID.search(body) else OPENAI
-        if is_mistral:
-            target = MISTRAL
+    target = MISTRAL if call.capabilities.has_short_call_ids else OPENAI
+    is_ordered = target.has_strict_roles and b'"assistant"' in body
+    if b'"tool_call' in body or is_ordered:
+        if target is OPENAI and _ODD_ID.search(body):
+            target = SHORT_IDS
         repaired = repair_calls(fields, target)
         if repaired is not fields:
             fields, body = repaired, _write_body(repaired)
@@ -150,9 +151,11 @@ def _adapt_body(call: Call, fields: dict[str, Any], body: bytes, *, has_signatur
     restores_signatures = has_signatures and b'"tool_calls"' in body
     has_media = b'"tool_call_id"' in body and any(mark in body for mark in _MEDIA)
     if unsupported or restores_signatures or has_media:
-        body = _write_body(
-            adapt_fields(fields, unsupported, restores_signatures=restores_signatures)
-        )
+        fields = adapt_fields(fields, unsupported, restores_signatures=restores_signatures)
+        body = _write_body(fields)
+    # The media of a result are a user's by now.
+    if is_ordered and (ordered := order_roles(fields)) is not fields:
+        body = _write_body(ordered)
     # Some servers know the type by its registered name alone.
     return name_media_types(body)
 

@@ -305,3 +305,19 @@ def test_mistral_gets_its_own_order_of_roles() -> None:
     ]  # fmt: skip
     prefix = [*in_chat(LAST[:1]), {"role": "assistant", "content": "It is", "prefix": True}]
     assert body_of("openai", MISTRAL, messages=prefix)["messages"] == prefix
+
+
+def test_mistral_gets_a_picture_of_a_result_behind_an_answer() -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    calls = in_chat([("user", "Hi"), ("call", "abcdefghi"), ("result", "abcdefghi")])
+    shown = [*calls[:2], {**calls[2], "content": [picture]}]
+    told = [
+        *calls[:2],
+        {**calls[2], "content": "The result is attached to the next message."},
+        {"role": "assistant", "content": "Noted."},
+        {"role": "user", "content": [picture]},
+    ]
+    assert body_of("openai", MISTRAL, messages=shown)["messages"] == told
+    for after in in_chat([("user", "So?")]), in_chat([("answer", "A cat."), ("user", "So?")]):
+        sent = body_of("openai", MISTRAL, messages=[*shown, *after])
+        assert sent["messages"] == [*told, *after]
