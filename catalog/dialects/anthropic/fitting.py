@@ -236,7 +236,10 @@ def _fit_answer(fields: dict[str, Any]) -> None:
     config = decode_members(fields.get("output_config")) or {}
     form = decode_members(config.get("format")) or {}
     schema = form.get("schema", _Raw())
-    if first_byte(schema) == b"{" and (fitting := fit_answer_schema(schema, ANTHROPIC)) != schema:
+    if first_byte(schema) != b"{":
+        return
+    fitting = fit_answer_schema(schema, ANTHROPIC, member="output_config.format")
+    if fitting != schema:
         fields["output_config"] = _write({**config, "format": {**form, "schema": fitting}})
 
 

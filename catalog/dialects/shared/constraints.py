@@ -286,6 +286,23 @@ def _describe(schema: dict[str, Any], told: Mapping[str, Any]) -> dict[str, Any]
     return {**schema, "description": f"{given}\n\n{text}" if given else text}
 
 
+def has_map(schema: Any) -> bool:
+    """Tells whether a schema has an object of any names, which a strict one would leave empty."""
+    if not isinstance(schema, dict):
+        return isinstance(schema, list) and any(map(has_map, schema))
+    kind = schema.get("type")
+    if (
+        (kind == "object" or (isinstance(kind, list) and "object" in kind))
+        and not schema.get("properties")
+        and ALTERNATIVES.isdisjoint(schema)
+    ):
+        others = schema.get("additionalProperties", "properties" not in schema)
+        return others is not False or "patternProperties" in schema
+    named = [schema.get(name) for name in ("properties", "$defs", "definitions")]
+    inner = [each for members in named if isinstance(members, dict) for each in members.values()]
+    return any(map(has_map, [schema.get("items"), *map(schema.get, ALTERNATIVES), *inner]))
+
+
 def restrict_schema(schema: Any) -> Any:
     """Returns a schema of few keywords; the model still reads the others in the description."""
     if isinstance(schema, list):

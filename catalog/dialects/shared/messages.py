@@ -22,6 +22,7 @@ from catalog.dialects.shared.constraints import (
     CallIds,
     Constraints,
     flatten_schema,
+    has_map,
     name_media_type,
     restrict_schema,
 )
@@ -48,6 +49,10 @@ SYSTEM_ROLES: Final = frozenset(("system", "developer"))
 _JSON_ONLY: Final = (
     "Answer with one JSON object and nothing else: no text around it, no code fence."
 )
+_JSON_OF: Final = (
+    "Answer with JSON of this schema and nothing else: no text around it, no code fence.\n"
+)
+_NO_MAPS: Final = "This provider's strict schemas have no objects of any names."
 _CHOICES: Final = frozenset(("auto", "none", "required"))
 _MARK: Final = {"type": "ephemeral"}
 _LIFETIMES: Final = ("5m", "1h")
@@ -166,6 +171,7 @@ class _ToolChoice(msgspec.Struct):
 class _JsonSchema(msgspec.Struct):
     name: str | None = None
     schema: Raw = Raw()
+    strict: bool | None = None
 
 
 class _ResponseFormat(msgspec.Struct):
@@ -314,8 +320,9 @@ class Chat:
     """A chat request: the conversation, the tools, and the options of the reply.
 
     ``search`` is the search of the web that the provider runs for the model. Without
-    ``has_own_tools`` the tools are those of earlier calls, which a target demands. ``marks`` names
-    the members of messages and tools that few formats have, such as the ends of cached prefixes.
+    ``has_own_tools`` the tools are those of earlier calls, which a target demands. ``told_schema``
+    is one that the target has no form for. ``marks`` names the members of messages and tools that
+    few formats have, such as the ends of cached prefixes.
     """
 
     system: list[Text]
@@ -337,6 +344,7 @@ class Chat:
     stop: list[str]
     is_json: bool
     schema: Raw | None
+    told_schema: Raw | None
     schema_name: str | None
     modalities: list[str]
     image_config: dict[str, Any]
@@ -346,10 +354,11 @@ class Chat:
 
     @property
     def instructions(self) -> list[Text]:
-        """Returns the system texts, and an instruction to write JSON if it has no schema."""
+        """Returns the system texts, and an instruction to write JSON that has no form."""
         if not self.is_json or self.schema is not None:
             return self.system
-        return [*self.system, Text(_JSON_ONLY)]
+        told = self.told_schema
+        return [*self.system, Text(_JSON_ONLY if told is None else _JSON_OF + bytes(told).decode())]
 
     @property
     def media(self) -> Iterator[Media]:
@@ -388,6 +397,7 @@ def parse_chat(
         raise Untranslatable("This provider's format has no search of the web.")
     response_format = request.response_format
     schema = _read_schema(response_format)
+    formed, told = _form_schema(schema, target)
     stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
     turns = _order_turns(_parse_turns(request.messages, target), target, call, schema)
     tools = [_parse_tool(tool, target) for tool in functions]
@@ -417,9 +427,9 @@ def parse_chat(
         seed=request.seed,
         choices=request.n,
         stop=[each for each in stop if each.strip() or (each and target.has_blanks)],
-        is_json=response_format is not None
-        and response_format.type in ("json_object", "json_schema"),
-        schema=None if schema is None else fit_answer_schema(schema.schema, target),
+        is_json=response_format is not None and response_format.type != "text",
+        schema=formed,
+        told_schema=told,
         schema_name=None if schema is None else schema.name,
         modalities=request.modalities or [],
         image_config=request.image_config or {},
@@ -507,6 +517,20 @@ def _read_schema(response_format: _ResponseFormat | None) -> _JsonSchema | None:
         kind = response_format.type
         raise Untranslatable(f"response_format: This provider's format has no {kind!r}.")
     return response_format.json_schema
+
+
+def _form_schema(schema: _JsonSchema | None, target: Constraints) -> tuple[Raw | None, Raw | None]:
+    """Returns the schema of an answer as the target's form has it, or as words are to tell it."""
+    given = None if schema is None else _none_if_empty(schema.schema)
+    if schema is None or given is None:
+        return None, None
+    if (
+        target.has_strict_schemas
+        and schema.strict is not True
+        and has_map(msgspec.json.decode(given))
+    ):
+        return None, given
+    return fit_answer_schema(given, target, member="response_format"), None
 
 
 def unsupported_part(part: Media, provider: str) -> Untranslatable:
@@ -726,7 +750,10 @@ def _parse_tool(tool: _Tool, target: Constraints) -> Tool:
 
 
 def fit_schema(raw: Raw, target: Constraints, *, is_strict: bool) -> Raw:
-    """Returns the schema of a tool's arguments as the target accepts it."""
+    """Returns the schema of a tool's arguments as the target accepts it.
+
+    Raises :class:`base.Untranslatable` for a strict one that has maps.
+    """
     schema = complete_schema(raw)
     if not target.has_strict_schemas:
         return schema
@@ -735,15 +762,22 @@ def fit_schema(raw: Raw, target: Constraints, *, is_strict: bool) -> Raw:
     given = msgspec.json.decode(schema)
     fitting = flatten_schema(given)
     if is_strict:
+        if has_map(fitting):
+            raise Untranslatable(f"tools: {_NO_MAPS}")
         fitting = restrict_schema(fitting)
     return schema if fitting == given else Raw(_encode(fitting))
 
 
-def fit_answer_schema(raw: Raw, target: Constraints) -> Raw | None:
-    """Returns the schema of an answer with the keywords that the target accepts."""
-    if _none_if_empty(raw) is None or not target.has_strict_schemas:
-        return _none_if_empty(raw)
+def fit_answer_schema(raw: Raw, target: Constraints, *, member: str) -> Raw:
+    """Returns the schema of an answer, in a member, with the keywords that the target accepts.
+
+    Raises :class:`base.Untranslatable` for one that has maps.
+    """
+    if not target.has_strict_schemas:
+        return raw
     given = msgspec.json.decode(raw)
+    if has_map(given):
+        raise Untranslatable(f"{member}: {_NO_MAPS}")
     fitting = restrict_schema(given)
     return raw if fitting == given else Raw(_encode(fitting))
 

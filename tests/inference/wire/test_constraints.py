@@ -296,12 +296,40 @@ def test_a_format_that_is_none_is_told_to_anthropic(form: Any) -> None:
     assert json.loads(sent["description"]) == {"format": form}
 
 
-def test_a_schema_of_any_names_is_told_to_anthropic() -> None:
-    assert answer_in({"type": "object", "additionalProperties": {"type": "string"}}) == {
-        "type": "object",
-        "additionalProperties": False,
-        "description": '{"additionalProperties":{"type":"string"}}',
-    }
+MAPS: Final[list[Any]] = [
+    {"type": "object"},
+    {"type": "object", "additionalProperties": {"type": "string"}},
+    {"type": ["object", "null"], "properties": {}, "additionalProperties": True},
+    {"type": "object", "additionalProperties": False, "patternProperties": {"^a": {}}},
+]
+
+
+@pytest.mark.parametrize("inner", MAPS)
+def test_a_schema_with_a_map_is_told_to_claude_in_words(inner: Any) -> None:
+    lists = {"type": "array", "items": {"anyOf": [inner, {"type": "null"}]}}
+    named = {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "$defs": {"a": inner}}
+    for schema in inner, lists, named:
+        form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+        line = "Answer with JSON of this schema and nothing else: no text around it, no code fence."
+        for dialect in "anthropic", "bedrock":
+            sent = body_of(dialect, response_format=form)
+            [part] = sent["system"]
+            head, _, tail = part["text"].partition("\n")
+            assert (head, json.loads(tail)) == (line, schema)
+            assert not {"output_config", "outputConfig"} & sent.keys()
+            form["json_schema"]["strict"] = True
+            with pytest.raises(Untranslatable, match=r"^response_format: .* any names\.$"):
+                body_of(dialect, response_format=form)
+            form["json_schema"]["strict"] = False
+
+
+def test_a_map_of_a_strict_tool_is_refused_by_claude() -> None:
+    tool = tool_of({"type": "object", "properties": {"a": MAPS[1]}})
+    sent = body_of("anthropic", tools=[tool])["tools"]
+    assert sent == [{"name": "look", "input_schema": tool["function"]["parameters"]}]
+    tool["function"]["strict"] = True
+    with pytest.raises(Untranslatable, match=r"^tools: .* any names\.$"):
+        body_of("anthropic", tools=[tool])
 
 
 @pytest.mark.parametrize(

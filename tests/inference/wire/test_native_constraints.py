@@ -12,7 +12,7 @@ import pytest
 
 from catalog import dialects
 from catalog.capabilities import Capabilities, NativeFormat
-from catalog.dialects.base import Call, Operation
+from catalog.dialects.base import Call, Operation, Untranslatable
 from config.credentials import Secret
 from inference.requests.messages.native import parse_message
 from inference.requests.responses.request import parse_response
@@ -374,3 +374,10 @@ def test_a_message_that_lacks_several_fields_has_its_own_form() -> None:
 def test_tools_that_are_none_are_left_out_of_responses(tools: Any) -> None:
     sent = openai_body(tools=tools, tool_choice="auto", parallel_tool_calls=True)
     assert sent == openai_body()
+
+
+def test_a_map_in_the_schema_of_an_answer_is_refused_by_its_field() -> None:
+    schema = {"type": "object", "additionalProperties": {"type": "string"}}
+    asked = {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
+    with pytest.raises(Untranslatable, match=r"^output_config\.format: .* any names\.$"):
+        claude_body(**asked)
