@@ -67,6 +67,10 @@ def _count_text(fields: Fields) -> TextCounts:
 
 _NULL: Final = msgspec.Raw(b"null")
 _BASE64: Final = b'"base64"'
+# The fields of Voyage and Mistral, and of Jina, that ask for other numbers than floats, and the
+# values that do not.
+_TYPES: Final = ("output_dtype", "embedding_type")
+_FLOATS: Final = (b"null", b'"float"', _BASE64)
 _encode = msgspec.json.Encoder().encode
 _decode_items = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -79,7 +83,8 @@ def _complete(fields: Fields, reply: Reply) -> None:
     """Sorts the vectors, and gives them the form that was asked for, which many servers ignore.
 
     Raises :class:`InvalidReply` unless each input has one vector of finite numbers, all of one
-    length, and :class:`UnusableReply` for another length than was asked for.
+    length, and :class:`UnusableReply` for another length than was asked for. Quantized vectors pass
+    as they are: their bytes are no floats, and may have eight dimensions each.
     """
     try:
         items = _decode_items(reply.fields["data"])
@@ -93,8 +98,19 @@ def _complete(fields: Fields, reply: Reply) -> None:
     has_places = any(place is not None for place in places)
     if has_places and sorted(-1 if place is None else place for place in places) != order:
         raise InvalidReply("The embeddings of the answer are not those of the inputs.")
-    wants_text = bytes(fields.get("encoding_format", _NULL)) == _BASE64
     is_changed = places != order
+    if all(bytes(fields.get(name, _NULL)) in _FLOATS for name in _TYPES):
+        is_changed |= _form_vectors(fields, items)
+    if is_changed:
+        if has_places:
+            items = [item for _, item in sorted(zip(places, items, strict=True), key=_place)]
+        reply.fields["data"] = [{**item, "index": place} for place, item in enumerate(items)]
+
+
+def _form_vectors(fields: Fields, items: list[dict[str, msgspec.Raw]]) -> bool:
+    """Gives vectors of floats the form that was asked for; returns whether one had another."""
+    wants_text = bytes(fields.get("encoding_format", _NULL)) == _BASE64
+    is_changed = False
     lengths = set()
     for item in items:
         raw = item["embedding"]
@@ -110,10 +126,7 @@ def _complete(fields: Fields, reply: Reply) -> None:
         raise InvalidReply("The embeddings of the answer do not have one length.")
     if dimensions is not None and length != dimensions:
         raise UnusableReply(f"Its vectors have {length} dimensions; {dimensions} were asked for.")
-    if is_changed:
-        if has_places:
-            items = [item for _, item in sorted(zip(places, items, strict=True), key=_place)]
-        reply.fields["data"] = [{**item, "index": place} for place, item in enumerate(items)]
+    return is_changed
 
 
 def _place(entry: tuple[int | None, Any]) -> int:

@@ -147,6 +147,36 @@ def test_dimensions_without_an_effect_are_refused(
     assert (site.settled().cost_nano == 0) == (status != 200)
 
 
+@pytest.mark.parametrize(
+    ("asked", "vectors"),
+    [
+        ({"output_dtype": "ubinary", "dimensions": 16}, [[7, 255], [0, 1]]),
+        ({"output_dtype": "int8", "encoding_format": "base64"}, ["/wA=", "gH8="]),
+        ({"output_dtype": "int8", "encoding_format": "base64"}, ["AACAfw==", "AADA/w=="]),
+        ({"embedding_type": "binary", "dimensions": 16}, [[-128, 127], [0, 1]]),
+    ],
+)
+def test_quantized_vectors_pass_in_the_order_of_the_inputs(
+    site: Site, answer: Answer, asked: dict[str, Any], vectors: list[Any]
+) -> None:
+    answer([item(vectors[1], 1), item(vectors[0], 0)])
+    found = ask(site, **asked)
+    assert found.status_code == 200
+    assert found.json()["data"] == [item(vectors[0], 0), item(vectors[1], 1)]
+    assert site.settled().cost_nano == 4_000_000
+
+
+@pytest.mark.parametrize("asked", [{"output_dtype": "float"}, {"embedding_type": "base64"}])
+def test_floats_that_are_named_are_checked(
+    site: Site, answer: Answer, asked: dict[str, Any]
+) -> None:
+    answer([item(packed(ONE), 0), item(packed(TWO), 1)])
+    assert [each["embedding"] for each in ask(site, **asked).json()["data"]] == [ONE, TWO]
+    assert ask(site, **asked, dimensions=2).status_code == 502
+    site.eventually(lambda: not Generation.objects.filter(status="pending").exists())
+    assert [each.cost_nano for each in Generation.objects.order_by("created_at")] == [4_000_000, 0]
+
+
 def test_an_input_in_tokens_is_one(site: Site, answer: Answer) -> None:
     answer([item(ONE, 0)])
     assert ask(site, input=[1, 2, 3]).status_code == 200
