@@ -164,8 +164,9 @@ class Repairs:
         if calls := _read_calls(delta.pop("tool_calls", None)):
             delta["tool_calls"] = [*_continue_calls(state, calls, notes)]
         choice["delta"] = delta
-        choice.setdefault("finish_reason", None)
-        if choice["finish_reason"] is None or is_null(choice["finish_reason"]):
+        if not read_finish_reason(choice.get("finish_reason")):
+            # Some servers write an empty one into each event.
+            choice["finish_reason"] = None
             return
         state.is_finished = True
         if state.begun and not _is_broken(choice):

@@ -250,6 +250,12 @@ ROWS = {
     "calls without numbers and ids in one event": Row(
         data(calls(piece("get_weather", '{"city":"Oslo"}'),
                    piece("get_time", '{"zone":"CET"}')), STOP, COUNT), CALLED),
+    "an empty finish reason in each event": Row(
+        data(said({"content": "Hi"}, ""),
+             said({"tool_calls": [piece("get_weather", "", index=0, id="a")]}, ""),
+             *(said({"tool_calls": [piece(None, part, index=0)]}, "") for part in OSLO),
+             said({}, "tool_calls"), COUNT),
+        Held(text="Hi", calls=ONE, finish="tool_calls", usage=COUNTED)),
     "calls numbered from one": Row(
         data(calls(piece("get_weather", '{"city":"Oslo"}', index=1, id="a")),
              calls(piece("get_time", "", index=2, id="b")),
