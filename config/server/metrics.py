@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 from django.conf import settings
-from django.db import InterfaceError, OperationalError, connections
+from django.db import InterfaceError, OperationalError, connection, connections
 from django.http import HttpRequest, HttpResponse
 from django.utils.module_loading import import_string
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
@@ -61,6 +61,8 @@ def render_metrics() -> bytes:
         for path in app.collectors:
             stored.register(import_string(path)())
     try:
+        # A host that is silent is waited for once, and not by each collector.
+        connection.ensure_connection()
         figures = generate_latest(stored)
     except (OperationalError, InterfaceError) as exc:
         # The counters say why the database answers nothing.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import requests
 from django.conf import LazySettings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError
+from django.db import connections
 from django.test import Client
 
 from config.management.commands.serve import bind_metrics
@@ -115,6 +118,25 @@ def test_gauges_of_ended_workers_are_deleted(
         (tmp_path / f"gauge_livesum_{process}.db").write_bytes(bytes(8))
     render_metrics()
     assert [file.name for file in tmp_path.iterdir()] == [f"gauge_livesum_{os.getpid()}.db"]
+
+
+def test_a_silent_database_is_waited_for_once(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The counters, which tell of it, come before Prometheus gives up."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.setblocking(False)
+        port = str(silent.getsockname()[1])
+        away = {**connections.settings["default"], "HOST": "127.0.0.1", "PORT": port}
+        away["OPTIONS"] = {"connect_timeout": 2}
+        monkeypatch.setitem(connections.settings, "default", away)
+        # A new thread has no connection yet.
+        with ThreadPoolExecutor(1) as threads:
+            rendered = threads.submit(render_metrics).result()
+        tried, _ = silent.accept()
+        tried.close()
+        with pytest.raises(BlockingIOError):
+            silent.accept()
+    assert b"causeway_database_failures_total" in rendered
+    assert b"causeway_chain_halted" not in rendered
 
 
 def test_the_next_start_removes_what_a_killed_service_left(
