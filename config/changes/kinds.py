@@ -42,7 +42,7 @@ class FourEyes:
     ``needs`` is the permission that both people must have, such as ``accounts.delete_guardrail``;
     a form needs that to add or to change a row. ``fields`` are the fields of a form that matter;
     all if there are none. ``is_guarded`` narrows this to certain objects. ``describe`` returns what
-    people see of the operation of a dialog.
+    people see of the operation of a dialog, before the dialog's fields.
     """
 
     kinds: tuple[ChangeKind, ...]

@@ -428,6 +428,15 @@ def describe_field(form: Any, name: str) -> Difference:
     return Difference(label, write_value(field, before), write_value(field, value))
 
 
+def describe_dialog(form: Any) -> list[Difference]:
+    """Returns what a valid dialog was told, but for the reason and secrets."""
+    return [
+        describe_field(form, name)
+        for name, field in form.fields.items()
+        if name != REASON and not field.widget.is_hidden and not isinstance(field, SecretFormField)
+    ]
+
+
 def write_value(field: forms.Field, value: Any) -> str:
     """Returns the value of a field as people read it."""
     if isinstance(value, bool):

@@ -29,6 +29,7 @@ from config.changes.kinds import ChangeKind, FourEyes
 from config.changes.pages import (
     MAX_PROPOSED,
     describe_deletion,
+    describe_dialog,
     name_approvers,
     require_valid,
     split_data,
@@ -287,6 +288,7 @@ def _propose(
 ) -> Proposal:
     """Returns the proposal of an action; ``form`` is its dialog, or ``None`` for one of a list."""
     arguments, sealed = ({}, {}) if form is None else split_data(form)
+    changes = (four_eyes.describe or describe_deletion)(obj, form)
     return page.make_proposal(
         obj,
         kind,
@@ -294,7 +296,8 @@ def _propose(
         needs=four_eyes.needs,
         arguments=arguments,
         sealed=sealed,
-        changes=(four_eyes.describe or describe_deletion)(obj, form),
+        # What its method reads of the dialog is approved, too.
+        changes=[*changes, *([] if form is None else describe_dialog(form))],
         outcome="delete" if four_eyes.describe is None else "update",
     )
 

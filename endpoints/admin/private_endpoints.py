@@ -28,7 +28,7 @@ from config.audit.context import actor_of
 from config.bulk.report import Report, RowListener
 from config.bulk.rows import read_lines
 from config.changes.kinds import ChangeKind, FourEyes
-from config.changes.proposals import PRICE
+from config.changes.proposals import PRICE, Difference
 from config.clocks.clock import clock
 from config.console.actions import Message, bulk_action, report, transition
 from config.console.base import ConsoleAdmin
@@ -105,6 +105,11 @@ _BY_STATUS: Final[dict[str, set[str]]] = {
 _OPERATE: Final = "endpoints.change_privateendpoint"
 _REMOVE: Final = "endpoints.delete_privateendpoint"
 _DELETION: Final = FourEyes((ChangeKind.DELETIONS,), _REMOVE)
+_RELEASE: Final = FourEyes(
+    (ChangeKind.DELETIONS,),
+    _REMOVE,
+    describe=lambda row, form: [Difference("Model", str(row.model), "not private any more")],
+)
 _EDITED: Final = frozenset(("upstream_model_id", "base_url", "declared_region", "declared_zdr"))
 
 
@@ -457,7 +462,7 @@ class PrivateEndpointAdmin(ConsoleAdmin):
         permission=_REMOVE,
         icon="lock_open",
         danger=True,
-        four_eyes=_DELETION,
+        four_eyes=_RELEASE,
     )
     def release(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
         """Requests for the model go to public endpoints again, from the next one on. The model

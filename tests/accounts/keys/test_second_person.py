@@ -88,6 +88,10 @@ def test_the_rotation_of_a_management_key_waits_for_a_second_person(
     assert ApiKey.objects.get(pk=key.pk).digest == key.digest
     made = proposed()
     assert (made.kind, made.needs) == ("management_keys", "accounts.add_apikey")
+    assert made.changes[0]["changes"] == [
+        ["API key", key.label, "a new secret", "", ""],
+        ["The former secret works for", "–", "no time: it has leaked", "", ""],
+    ]
     shown = press(bob, made, "approve")
     [secret] = set(KEY.findall(shown.content.decode()))
     assert factories.client(secret).get("/api/v1/keys").status_code == 200

@@ -51,6 +51,12 @@ def provider(db: None) -> Provider:
     return factories.make_provider()
 
 
+@pytest.fixture
+def active(tenant: Tenant, simulator: Simulator) -> PrivateEndpoint:
+    model, provider = factories.make_model(), factories.make_provider()
+    return factories.make_active(tenant, model, provider, base_url=simulator.base_url)
+
+
 def initial(client: Client, row: Any) -> dict[str, Any]:
     """Returns what the form of a page would send unchanged."""
     form = client.get(page(row)).context["adminform"].form
@@ -271,6 +277,33 @@ def test_a_deletion_waits(ann: Client, bob: Client, tenant: Tenant) -> None:
     made, text = approve(bob)
     assert (made.status, text) == ("applied", f"{guardrail} is deleted.")
     assert not Guardrail.objects.exists()
+
+
+@pytest.mark.parametrize(("given", "shown"), [({"release": "on"}, "yes"), ({}, "no")])
+def test_a_deletion_shows_whether_it_releases_the_model(
+    ann: Client, bob: Client, active: PrivateEndpoint, given: dict[str, str], shown: str
+) -> None:
+    demand(ChangeKind.DELETIONS)
+    with snapshots.unchanged():
+        press(ann, active, "remove", **given, **WHY)
+    assert proposed().changes[0]["changes"] == [
+        ["Private endpoint", str(active), "deleted", "", ""],
+        ["Release the model", "–", shown, "", ""],
+    ]
+    assert approve(bob)[0].status == "applied"
+    active.refresh_from_db()
+    assert (active.released_at is not None) == (shown == "yes")
+
+
+def test_a_release_is_no_deletion(ann: Client, bob: Client, active: PrivateEndpoint) -> None:
+    active.remove()
+    demand(ChangeKind.DELETIONS)
+    with snapshots.unchanged():
+        press(ann, active, "release", **WHY)
+    [row] = proposed().changes
+    assert row["outcome"] == "update"
+    assert row["changes"] == [["Model", str(active.model), "not private any more", "", ""]]
+    assert approve(bob)[1] == f"{active.model} is not private any more."
 
 
 def test_selected_endpoints_wait_one_by_one(ann: Client, bob: Client, tenant: Tenant) -> None:
