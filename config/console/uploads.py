@@ -159,6 +159,8 @@ def import_file(page: Any, request: HttpRequest) -> HttpResponse:
     try:
         page.require_touch(request, upload)
         plan, _, report = file.plan(upload, actor_of(request))
+        if file.find_demand() is not None:
+            _require_shown(plan)
     except ImportRefused as exc:
         return _ask(page, request, form, refusals=exc.problems)
     except Forbidden as exc:
@@ -212,8 +214,19 @@ def _apply(page: Any, request: HttpRequest) -> HttpResponse:
     return HttpResponseRedirect(list_url(page))
 
 
+def _require_shown(plan: ImportPlan) -> None:
+    """Raises :class:`ImportRefused` for a plan of which a second person would not see all rows."""
+    if plan.hidden:
+        text = (
+            f"{len(plan.rows) + plan.hidden:,} rows change, and who approves a file sees at most "
+            f"{SHOWN:,}. Send it in smaller files, or use the import command."
+        )
+        raise ImportRefused([text])
+
+
 def _propose(page: Any, request: HttpRequest, upload: Upload, kind: ChangeKind) -> HttpResponse:
     plan, seen, _ = page.bulk_file.plan(upload, actor_of(request))
+    _require_shown(plan)
     owner = upload.organization_id
     proposal = Proposal(
         kind=kind,

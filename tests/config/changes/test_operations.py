@@ -21,6 +21,7 @@ from config.audit.entries import AuditEntry
 from config.changes.kinds import ChangeKind
 from config.changes.models import ChangeSet
 from config.changes.proposals import IMPORT, Proposal, propose, read_sealed
+from config.console import uploads
 from endpoints.models import PrivateEndpoint
 from tests.support import factories
 from tests.support.catalogue import make_proposal
@@ -384,6 +385,32 @@ def test_an_import_waits_and_is_planned_again(ann: Client, bob: Client) -> None:
     assert found.price.price.text("prompt") == "0.000009"
     entry = AuditEntry.objects.get(kind="import")
     assert (entry.actor, entry.action) == ("operator bob", f"{made}, proposed by operator ann")
+
+
+def test_a_file_of_which_rows_would_be_hidden_is_not_proposed(
+    ann: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "SHOWN", 1)
+    factories.make_endpoint(factories.make_model(), factories.make_provider())
+    content = json.loads(imports.export()[0])
+    content["endpoints"][0]["pricing"]["prompt"] = "0.000009"
+    content["providers"][0]["name"] = "Another name"
+    data = json.dumps(content).encode()
+    path = reverse("admin:catalog_modelendpoint_import_file")
+    planned = ann.post(path, {"file": SimpleUploadedFile("new.json", data)})
+    assert planned.context["hidden"] == 1
+    demand(ChangeKind.PRICES)
+    with snapshots.unchanged():
+        for sent in (
+            {"file": SimpleUploadedFile("new.json", data)},
+            {"signed_upload": planned.context["signed_upload"], **WHY},
+        ):
+            [refusal] = ann.post(path, sent).context["refusals"]
+            assert refusal == (
+                "2 rows change, and who approves a file sees at most 1. Send it in smaller files, "
+                "or use the import command."
+            )
+    assert not ChangeSet.objects.exists()
 
 
 def test_an_import_of_a_page_without_a_file_is_refused(ann: Client, bob: Client) -> None:
