@@ -22,9 +22,9 @@ from uuid import UUID
 from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandError, CommandParser
 
-from accounts.models import ApiKey, ByokCredential, Organization, workspace_for
+from accounts.models import ApiKey, ByokCredential, Organization, Workspace, workspace_for
 from billing import ledger
 from catalog import imports
 from catalog.models import Provider
@@ -111,10 +111,16 @@ class Command(JSONCommand):
             _offer_simulated_model(upstream)
             _ensure_operator(state)
             with self._run_server(host, port) as base_url:
-                endpoint_id = self._ensure_endpoint(base_url, tenant, upstream, state)
-                self.note(f"Streaming a chat completion through it:\n\n> {QUESTION}\n")
-                completion = asyncio.run(self._stream(base_url, tenant.api_key))
-                self._print_result(port, state, tenant, endpoint_id, completion, as_json=as_json)
+                completion = None
+                try:
+                    self._ensure_endpoint(base_url, tenant, upstream, state)
+                    completion = self._run_sample(base_url, tenant)
+                except CommandError as refusal:
+                    # The console may have stopped it, and stands where that is undone.
+                    if once:
+                        raise
+                    self.note(f"{refusal}\n")
+                self._print_result(port, state, tenant, completion, as_json=as_json)
                 if not once:
                     self.note("\nServing until Ctrl-C.")
                     signal.pause()
@@ -153,19 +159,34 @@ class Command(JSONCommand):
             except subprocess.TimeoutExpired:
                 process.kill()
 
-    def _ensure_endpoint(self, base_url: str, tenant: _Tenant, upstream: str, state: _State) -> str:
-        """Returns the id of the demo's private endpoint; activates one unless it can be used."""
+    def _ensure_endpoint(
+        self, base_url: str, tenant: _Tenant, upstream: str, state: _State
+    ) -> None:
+        """Activates a private endpoint of the demo, unless the last one can be used."""
         mine = PrivateEndpoint.objects.for_organization(UUID(tenant.organization_id)).filter(
             pk=state.endpoint_id or None
         )
         if mine.routable().filter(base_url=upstream).exists():
             self.note("The private endpoint of the last start is active.")
-            return state.endpoint_id
+            return
         # The provider now listens on another port: endpoints with the old port are useless.
         for endpoint in mine:
             endpoint.remove(by="demo")
         self.note("Creating, validating and activating a private endpoint …")
-        return _activate_endpoint(base_url, tenant, upstream, state)
+        _activate_endpoint(base_url, tenant, upstream, state)
+
+    def _run_sample(self, base_url: str, tenant: _Tenant) -> dict[str, Any]:
+        """Streams a completion, says what it cost and returns it."""
+        self.note(f"Streaming a chat completion through it:\n\n> {QUESTION}\n")
+        completion = asyncio.run(self._stream(base_url, tenant.api_key))
+        usage = completion["usage"]
+        upstream_cost = usage["cost_details"]["upstream_inference_cost"]
+        self.note(
+            f"\n{usage['prompt_tokens']} prompt and {usage['completion_tokens']} completion "
+            f"tokens: {upstream_cost:.9f} USD at the endpoint's price, paid to the provider "
+            f"directly; {usage['cost']:.9f} USD of credits.\n"
+        )
+        return completion
 
     async def _stream(self, base_url: str, api_key: str) -> dict[str, Any]:
         """Prints a completion as it arrives and returns its id, text and usage."""
@@ -214,19 +235,11 @@ class Command(JSONCommand):
         port: int,
         state: _State,
         tenant: _Tenant,
-        endpoint_id: str,
-        completion: dict[str, Any],
+        completion: dict[str, Any] | None,
         *,
         as_json: bool,
     ) -> None:
         base_url = f"http://{HOST}:{port}"
-        usage = completion["usage"]
-        upstream_cost = usage["cost_details"]["upstream_inference_cost"]
-        self.note(
-            f"\n{usage['prompt_tokens']} prompt and {usage['completion_tokens']} completion "
-            f"tokens: {upstream_cost:.9f} USD at the endpoint's price, paid to the provider "
-            f"directly; {usage['cost']:.9f} USD of credits.\n"
-        )
         if as_json:
             result = {
                 "base_url": f"{base_url}/api/v1",
@@ -237,7 +250,7 @@ class Command(JSONCommand):
                 "workspace_id": tenant.workspace_id,
                 "management_key": tenant.management_key,
                 "api_key": tenant.api_key,
-                "private_endpoint_id": endpoint_id,
+                "private_endpoint_id": state.endpoint_id,
                 "model": MODEL,
                 "completion": completion,
             }
@@ -254,7 +267,7 @@ Management key   {tenant.management_key}
 Inference key    {tenant.api_key}
 Organization     {tenant.organization_id}
 Workspace        {tenant.workspace_id}
-Private endpoint {endpoint_id}
+Private endpoint {state.endpoint_id}
 
 Try it:
 
@@ -306,18 +319,23 @@ class _Tenant:
 
     @classmethod
     def ensure(cls, state: _State) -> _Tenant:
-        """Returns the tenant of the last start, or creates one with end users and a credential."""
-        digests = KeyDigests(state.management_key)
-        known = ApiKey.objects.filter(digests__digest__in=[*digests]).first()
-        if known is not None:
-            return cls(known.organization, state)
-        organization = Organization.objects.create_organization(name="Demo")
-        workspace = workspace_for(organization.pk, None)
-        _, management = ApiKey.objects.create_key(
-            workspace=workspace, name="Demo management", is_management=True
+        """Returns the tenant of the last start, or creates one with end users and a credential.
+
+        It has new keys in place of those that have ended.
+        """
+        known = _find_key(state.management_key)
+        organization = (
+            known.organization
+            if known is not None
+            else Organization.objects.create_organization(name="Demo")
         )
-        _, inference = ApiKey.objects.create_key(workspace=workspace, name="Demo inference")
-        state.management_key, state.api_key = management.reveal(), inference.reveal()
+        workspace = workspace_for(organization.pk, None)
+        state.management_key = _ensure_key(
+            state.management_key, workspace, name="Demo management", is_management=True
+        )
+        state.api_key = _ensure_key(state.api_key, workspace, name="Demo inference")
+        if known is not None:
+            return cls(organization, state)
         ledger.grant(organization.pk, 10 * NANO, actor="demo", note="Demo credits")
         for user in END_USERS:
             EndUser.objects.register(organization_id=organization.pk, user=user)
@@ -329,6 +347,19 @@ class _Tenant:
             name="Simulated provider",
         )
         return cls(organization, state)
+
+
+def _find_key(secret: str) -> ApiKey | None:
+    return ApiKey.objects.filter(digests__digest__in=[*KeyDigests(secret)]).first()
+
+
+def _ensure_key(secret: str, workspace: Workspace, **fields: Any) -> str:
+    """Returns the secret of a key, or that of a new one if the key has ended for good."""
+    key = _find_key(secret)
+    if key is not None and key.deleted_at is None and not key.is_expired:
+        return secret
+    _, made = ApiKey.objects.create_key(workspace=workspace, **fields)
+    return made.reveal()
 
 
 def _offer_simulated_model(base_url: str) -> None:
@@ -393,8 +424,8 @@ def _ensure_operator(state: _State) -> None:
         operator.save(update_fields=["password"])
 
 
-def _activate_endpoint(base_url: str, tenant: _Tenant, upstream: str, state: _State) -> str:
-    """Creates and activates the demo's endpoint over HTTP, and returns its id."""
+def _activate_endpoint(base_url: str, tenant: _Tenant, upstream: str, state: _State) -> None:
+    """Creates and activates the demo's endpoint over HTTP, and keeps its id."""
     body = {
         "model_permaslug": PERMASLUG,
         "provider_slug": "simulator",
@@ -422,7 +453,6 @@ def _activate_endpoint(base_url: str, tenant: _Tenant, upstream: str, state: _St
         refuse(f"The private endpoint was not activated: {answer.decode()}")
     state.endpoint_id = str(json.loads(answer)["data"]["id"])
     state.save()
-    return state.endpoint_id
 
 
 def _await_ready(process: subprocess.Popen[bytes], address: str, log: Path) -> None:

@@ -1,0 +1,78 @@
+"""A second start of the demo, after an operator has stopped its tenant in the console."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.machine.ports import reserved_port
+from tests.support.machine.waiting import wait_until
+from tests.support.processes import MANAGE, environment, manage
+
+pytestmark = pytest.mark.slow
+
+
+def run_once(port: int, folder: Path) -> dict[str, Any]:
+    done = manage("demo", "--once", "--json", "--port", str(port), DATA_DIR=str(folder))
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def run_until_served(port: int, folder: Path) -> dict[str, Any]:
+    """Starts the demo without ``--once``; stops it when it serves, and returns what it said."""
+    log = folder / "demo.log"
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            [sys.executable, str(MANAGE), "demo", "--json", "--port", str(port)],
+            env=environment(DATA_DIR=str(folder)),
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+
+    def is_served() -> bool:
+        assert process.poll() is None, log.read_text()
+        return "Serving until Ctrl-C." in log.read_text()
+
+    try:
+        wait_until(is_served, seconds=120)
+    finally:
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    found: dict[str, Any] = json.loads(said)
+    return found
+
+
+def change(folder: Path, statements: str) -> None:
+    """Does in the demo's own database what its console would do."""
+    given = f"from accounts.models import ApiKey, Organization\n{statements}"
+    embedded = {"DATABASE_URL": "embedded", "DATA_DIR": str(folder)}
+    done = manage("shell", "--verbosity", "0", "-c", given, **embedded)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_demo_serves_a_suspended_tenant_and_replaces_a_revoked_key(
+    db: None, tmp_path: Path
+) -> None:
+    with reserved_port() as port:
+        first = run_once(port, tmp_path)
+        change(tmp_path, "Organization.objects.get().suspend(reason='A look.', by='admin')")
+        assert run_until_served(port, tmp_path) == {**first, "completion": None}
+        change(
+            tmp_path,
+            "Organization.objects.get().resume()\n"
+            "ApiKey.objects.get(name='Demo inference').revoke()",
+        )
+        again = run_once(port, tmp_path)
+    assert again["completion"]["text"] == first["completion"]["text"]
+    assert again["api_key"] != first["api_key"]
+    kept = first.keys() - {"api_key", "completion"}
+    assert {name: again[name] for name in kept} == {name: first[name] for name in kept}
