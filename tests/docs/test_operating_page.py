@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from itertools import chain
+from pathlib import Path
 
 from django.core.management import get_commands, load_command_class
 from django.core.management.base import BaseCommand
@@ -92,3 +94,35 @@ def test_the_query_of_the_page_names_the_session_that_holds_a_lock(
     assert found["state"] == "idle in transaction"
     assert "billing_account" in found["last_statement"]
     assert found["held_by"] != found["pid"]
+
+
+def test_the_archive_of_the_wal_goes_on_after_its_disk_was_full(tmp_path: Path) -> None:
+    [lines] = [
+        block.text
+        for block in read_blocks(DOCS / "backup.md", "text")
+        if "archive_command" in block.text
+    ]
+    [command] = re.findall(r"^archive_command = '(.+)'$", lines, re.MULTILINE)
+    folder, segment = tmp_path / "wal", tmp_path / "segment"
+    folder.mkdir()
+    segment.write_bytes(bytes(range(256)) * 16)
+    for written, meant in (
+        ("/var/backups/causeway/wal", f"{folder}"),
+        ("%f", "0001"),
+        ("%p", f"{segment}"),
+    ):
+        command = command.replace(written, meant)
+
+    def archive(kib: str) -> int:
+        """Runs the command where no file grows beyond a limit; returns its code."""
+        script = f"trap '' XFSZ; ulimit -f {kib}; {command}"
+        return subprocess.run(["bash", "-c", script], stderr=subprocess.PIPE).returncode
+
+    assert archive("1") == 1
+    assert archive("unlimited") == 0
+    assert [file.name for file in folder.iterdir()] == ["0001"]
+    assert (folder / "0001").read_bytes() == segment.read_bytes()
+    # A file that the archive has is never replaced.
+    segment.write_bytes(b"another")
+    assert archive("unlimited") == 1
+    assert len((folder / "0001").read_bytes()) == 4096
