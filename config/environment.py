@@ -16,6 +16,14 @@ from django.core.exceptions import ImproperlyConfigured
 
 # Servers and libraries read these without the settings.
 _READ_ELSEWHERE: Final = ("FORWARDED_ALLOW_IPS",)
+# A host that vanishes resets no connection: after this a statement that waits for it ends. These
+# are libpq's own options, of which a pooler learns nothing, and sockets of Unix ignore them.
+_NOTICE_VANISHED: Final = {
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
+}
 
 
 class Environment(environ.FileAwareEnv):  # type: ignore[misc]
@@ -147,7 +155,8 @@ def _read_database(url: str, **more: Any) -> Any:
     found: dict[str, Any] = environ.Env.db_url_config(url)
     if found.get("ENGINE") != "django.db.backends.postgresql":
         return None
-    options = {**found.get("OPTIONS", {}), "connect_timeout": 2, "application_name": "causeway"}
+    own = {"connect_timeout": 2, "application_name": "causeway"}
+    options = {**_NOTICE_VANISHED, **found.get("OPTIONS", {}), **own}
     # A connection that a pooler or a restart has closed is replaced before it is used.
     health = {"CONN_HEALTH_CHECKS": True}
     return {**found, "ENGINE": "config.database.postgresql", "OPTIONS": options, **health, **more}

@@ -237,3 +237,16 @@ def test_a_mail_server_is_a_url(url: str, wanted: list[object]) -> None:
 )
 def test_a_wrong_mail_setting_is_refused_by_name(variables: dict[str, str], text: str) -> None:
     assert text in refuse(**variables)
+
+
+def test_a_database_host_that_vanishes_is_noticed_unless_its_url_says_otherwise() -> None:
+    address = "postgres://causeway@db.example/causeway"
+    found = read_settings(
+        DATABASE_URL=address, DATABASE_DIRECT_URL=f"{address}?keepalives_idle=60&tcp_user_timeout=0"
+    )["DATABASES"]
+    own = {"connect_timeout": 2, "application_name": "causeway"}
+    rest = {"keepalives_interval": 5, "keepalives_count": 3, **own}
+    assert found["default"]["OPTIONS"] == {
+        "keepalives_idle": 10, "tcp_user_timeout": 15_000, **rest
+    }  # fmt: skip
+    assert found["direct"]["OPTIONS"] == {"keepalives_idle": 60, "tcp_user_timeout": 0, **rest}
