@@ -22,6 +22,7 @@ from accounts.destinations.rules import Facts, Test, compile_rules
 from accounts.models import BroadcastDestination
 from catalog.pricing import NANO
 from config.outbound.engine import is_slow
+from config.partitions.tables import read_now
 from config.sql import fetch_rows
 from inference.broadcast.otlp import provider_of
 from inference.ids import SLACK, first_id, id_bound, id_range, last_id
@@ -210,6 +211,9 @@ def _read_new(page: Page, passes: Test, most: int, horizon: datetime) -> None:
     destination, progress = page.destination, page.destination.progress
     since = progress.cursor_at
     if since >= horizon:
+        if since > read_now():
+            # The database's clock was wrong. Until it reached the cursor, nothing would be sent.
+            page.cursor_at, page.cursor_id = horizon, ""
         return
     rows = (
         Generation.objects.for_organization(destination.organization_id)

@@ -12,6 +12,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from django.contrib.postgres.functions import TransactionNow
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
@@ -67,6 +68,28 @@ def test_generations_are_sent_once_in_order(feed: Feed) -> None:
     assert (progress.sent, progress.skipped, progress.failures) == (5, 0, 0)
     assert progress.succeeded_at is not None
     assert progress.cursor_at < clock.now() - timedelta(seconds=9)
+
+
+def test_a_cursor_in_the_future_returns(feed: Feed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database's clock stepped forward, and was corrected."""
+    BroadcastProgress.objects.update(cursor_at=TransactionNow() + timedelta(hours=1), cursor_id="x")
+    with monkeypatch.context() as patch:
+        patch.setattr(reading, "LAG", timedelta(minutes=10))
+        corrected = reading.find_horizon()
+        assert feed.run() == 0
+    progress = feed.progress()
+    assert (progress.cursor_at, progress.cursor_id) == (corrected, "")
+    ids = feed.make(2)
+    assert feed.run() == 2
+    assert feed.receiver.ids() == ids
+
+
+def test_a_cursor_of_this_moment_stays(feed: Feed) -> None:
+    BroadcastProgress.objects.update(cursor_at=TransactionNow())
+    begun = feed.progress().cursor_at
+    feed.make(1)
+    assert feed.run() == 0
+    assert feed.progress().cursor_at == begun
 
 
 def test_a_batch_is_bounded(feed: Feed) -> None:
