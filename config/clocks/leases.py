@@ -23,8 +23,9 @@ LEASE_SECONDS: Final = 30
 _SLACK_SECONDS: Final = 5
 
 # A duty that is due later than after its own interval is due now: its time was written by a clock
-# that was wrong. In the same way, a renewal in the future renews nothing. A row that somebody else
-# has locked is left alone, so that no lock stops the other duties.
+# that was wrong. In the same way, a renewal in the future renews nothing. What a dead holder left
+# is due at once, but not after a failure: the duty itself may kill its holders, and would kill all.
+# A row that somebody else has locked is left alone, so that no lock stops the other duties.
 _TAKE: Final = """
 WITH made AS (
     INSERT INTO config_lease (name, until, holder, renewed_at, every_seconds)
@@ -38,7 +39,10 @@ WITH made AS (
 due AS (
     SELECT name, holder FROM config_lease
     WHERE name = %(name)s
-        AND (until <= now() OR until > now() + make_interval(secs => %(every)s + %(slack)s))
+        AND (
+            until <= now() OR until > now() + make_interval(secs => %(every)s + %(slack)s)
+            OR (holder <> '' AND failures = 0)
+        )
         AND (
             holder = '' OR renewed_at IS NULL OR NOT renewed_at BETWEEN
             now() - make_interval(secs => %(lease)s) AND now() + make_interval(secs => %(slack)s)
@@ -48,7 +52,8 @@ due AS (
 taken AS (
     UPDATE config_lease AS l SET
         until = now() + make_interval(secs => %(every)s), holder = %(holder)s, renewed_at = now(),
-        every_seconds = %(every)s
+        every_seconds = %(every)s,
+        failures = l.failures + CASE WHEN due.holder = '' THEN 0 ELSE 1 END
     FROM due
     WHERE l.name = due.name
     RETURNING due.holder
@@ -108,8 +113,8 @@ class LeaseManager(models.Manager["Lease"]):
         The value is whether it does; only one of several concurrent calls gets True. The duty is
         due again ``every_seconds`` after it was taken; one that ``waits_first`` is due the first
         time so long after this installation first asked. A process that dies keeps the lease for 30
-        seconds; one that lives calls :meth:`renew`. The lease records whether the block raised;
-        after :class:`Interrupted` the duty is due at once.
+        seconds, and counts as a failure; one that lives calls :meth:`renew`. The lease records
+        whether the block raised; after :class:`Interrupted` the duty is due at once.
         """
         if not self._take(name, every_seconds, waits_first=waits_first):
             yield False

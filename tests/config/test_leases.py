@@ -14,6 +14,8 @@ from django.test import Client
 from django.urls import reverse
 
 from config.clocks.leases import LEASE_SECONDS, Interrupted, Lease, process_name
+from config.management.commands import work
+from tests.support.machine.waiting import wait_until
 
 OTHER = "elsewhere:1:x"
 
@@ -69,10 +71,38 @@ def test_a_lease_that_is_not_renewed_is_taken_over(
 ) -> None:
     hold()
     last = TransactionNow() - timedelta(seconds=renewed)
-    change(holder=OTHER, until=TransactionNow(), renewed_at=last)
+    change(holder=OTHER, renewed_at=last)
     assert hold() is is_free
     taken_over = "duty: taken over from elsewhere:1:x, which has stopped renewing it"
     assert (taken_over in caplog.messages) is is_free
+
+
+def test_a_duty_that_kills_its_holders_waits_for_its_interval(db: None) -> None:
+    """The first death may have any reason."""
+    dead = TransactionNow() - timedelta(seconds=LEASE_SECONDS + 1)
+    hold()
+    change(holder=OTHER, renewed_at=dead)
+    with Lease.objects.hold("duty", every_seconds=60) as is_held:
+        assert is_held
+        assert Lease.objects.get().failures == 1
+        change(holder=OTHER, renewed_at=dead)
+        assert hold() is False
+        change(until=TransactionNow())
+        assert hold() is True
+    assert Lease.objects.get().failures == 0
+
+
+def test_one_run_of_work_renews_what_it_holds(
+    transactional_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run() -> int:
+        change(renewed_at=TransactionNow() - timedelta(seconds=20))
+        wait_until(was_renewed)
+        return 0
+
+    monkeypatch.setattr(work, "DUTIES", (work.Duty("duty", 60.0, run),))
+    assert work._run_once()
+    Lease.objects.all().delete()
 
 
 def test_times_in_the_future_hold_nothing(db: None) -> None:

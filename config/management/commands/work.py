@@ -141,7 +141,7 @@ class Command(BaseCommand):
         if options["once"]:
             beat()
             _wait_until_silence_counts()
-            if not _run_due(DUTIES, threading.Event()):
+            if not _run_once():
                 raise CommandError("A duty failed.")
             return
         if metrics := bind_metrics(settings.METRICS_HOST or "127.0.0.1"):
@@ -152,7 +152,10 @@ class Command(BaseCommand):
         logger.info("working on %s", ", ".join(duty.name for duty in DUTIES))
         shared = [duty for duty in DUTIES if not duty.own_thread]
         threads = [
-            _Thread("heartbeat", partial(_keep_beating, stop)),
+            _Thread(
+                "heartbeat",
+                partial(_keep_beating, stop, beat, Lease.objects.renew, clock_report.update),
+            ),
             *(
                 _Thread(duty.name, partial(_repeat, [duty], stop))
                 for duty in DUTIES
@@ -224,13 +227,24 @@ def _wait_until_silence_counts() -> None:
             beat()
 
 
-def _keep_beating(stop: threading.Event) -> None:
-    """Sends heartbeats, and renews the leases of the running duties, until ``stop`` is set."""
+def _run_once() -> bool:
+    """Runs the duties that are due, and renews their leases; returns whether all succeeded."""
+    done = threading.Event()
+    renewing = _Thread("renewal", partial(_keep_beating, done, Lease.objects.renew))
+    renewing.start()
+    try:
+        return _run_due(DUTIES, threading.Event())
+    finally:
+        done.set()
+        renewing.join()
+
+
+def _keep_beating(stop: threading.Event, *steps: Callable[[], object]) -> None:
+    """Does the steps of a heartbeat, such as the renewal of leases, until ``stop`` is set."""
     while not stop.wait(_BEAT_SECONDS):
         try:
-            beat()
-            Lease.objects.renew()
-            clock_report.update()
+            for step in steps:
+                step()
         except Exception as exc:
             if not is_away(exc):
                 raise
