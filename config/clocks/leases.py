@@ -149,6 +149,10 @@ class LeaseManager(models.Manager["Lease"]):
         """Stores what a duty has found, for the metrics."""
         self.filter(name=name).update(result=result)
 
+    def note_progress(self, name: str) -> None:
+        """Stores that a part of a long duty is done, so that it is not thought to hang."""
+        self.filter(name=name).update(succeeded_at=TransactionNow())
+
     def _take(self, name: str, every_seconds: float, *, waits_first: bool) -> bool:
         values: dict[str, Any] = {
             "name": name,
@@ -172,9 +176,10 @@ class Lease(models.Model):
     """The exclusive right of one process to do a scheduled duty.
 
     All times are the database's. ``until`` is when the duty is due again. ``holder`` does it now;
-    it is empty between two runs. ``succeeded_at`` is the end of the last run that succeeded, at
-    first the time at which the row was made; ``failures`` is the number of runs since that failed.
-    ``result`` is what the last run has found, if the duty looks for something.
+    it is empty between two runs. ``succeeded_at`` is the end of the last run that succeeded,
+    or of a part of a long one, at first the time at which the row was made; ``failures`` is the
+    number of runs since the last success that failed. ``result`` is what the last run has found, if
+    the duty looks for something.
     """
 
     name = models.CharField(primary_key=True, max_length=64)

@@ -21,6 +21,7 @@ from psycopg import sql
 
 from billing import folds
 from billing.models import Fold, Transfer
+from config.clocks.leases import Lease
 from config.partitions.departures import Departure
 from config.partitions.tables import TableLocked, has_time, read_now
 from inference.archive.files import ArchivedFile, archive_table
@@ -32,6 +33,8 @@ from inference.models import Generation
 
 logger = logging.getLogger("causeway.retention")
 
+# The name of the duty.
+ARCHIVE_PARTITIONS: Final = "archive_partitions"
 # Only one process folds at a time; the lease of the duty almost always sees to that.
 _LOCK: Final = "LOCK TABLE billing_fold IN SHARE ROW EXCLUSIVE MODE"
 _OPEN_ACCOUNTS: Final = """
@@ -115,6 +118,7 @@ def _archive(ranges: list[Range], stayed: list[str]) -> int:
             "%s %s have left: %d rows in %d files",
             range_.kind, range_.name, sum(file.rows for file in files), len(files),
         )  # fmt: skip
+        Lease.objects.note_progress(ARCHIVE_PARTITIONS)
     return len(ranges)
 
 

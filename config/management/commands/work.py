@@ -33,7 +33,7 @@ from config.management.migrations import require_migrated
 from config.outbound.engine import sources
 from config.partitions.tables import make_all_ahead
 from endpoints.watch import watch_due
-from inference.archive.retention import archive_due
+from inference.archive.retention import ARCHIVE_PARTITIONS, archive_due
 from inference.notices.run import find_notices
 from inference.repeats.clearing import clear_expired
 from inference.reports.estimates import propose_estimates
@@ -118,7 +118,7 @@ DUTIES: Final = (
     Duty("make_partitions", 3600.0, make_all_ahead),
     Duty("clear_sessions", 3600.0, _clear_sessions),
     Duty("expire_change_sets", 3600.0, expire_due),
-    Duty("archive_partitions", 3600.0, _archive_partitions, own_thread=True),
+    Duty(ARCHIVE_PARTITIONS, 3600.0, _archive_partitions, own_thread=True),
     Duty("sync_price_lists", 86_400.0, sync_due, own_thread=True),
     Duty("propose_estimates", 86_400.0, propose_estimates),
     Duty(CHECK_LEDGER, 86_400.0, check_daily, own_thread=True, waits_first=True),
