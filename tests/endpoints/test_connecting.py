@@ -246,6 +246,15 @@ def test_drafts_that_a_broken_off_connection_has_left_are_activated(
     assert set(present.filter(status="draft")) == set(drafts[1:])
 
 
+@pytest.fixture
+def _interruptible() -> Iterator[None]:
+    """Lets an interrupt end what runs, which a process of parallel tests ignores."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, former)
+
+
+@pytest.mark.usefixtures("_interruptible")
 def test_an_interrupt_leaves_nothing_in_use(tenant: Tenant, upstream: Simulator) -> None:
     """The server holds the call of a validation when somebody presses Ctrl-C."""
 
