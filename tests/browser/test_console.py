@@ -11,6 +11,7 @@ from django.urls import reverse
 from playwright.sync_api import Page
 
 from accounts.models import ApiKey
+from catalog.models import ModelEndpoint
 from config.apps import Role
 from config.console.sign_in import roles
 from endpoints.models import PrivateEndpoint
@@ -20,6 +21,8 @@ from tests.support.console import page as page_path
 from tests.support.console import urls
 from tests.support.simulator.server import Simulator
 from tests.support.suite.tiers import draw_examples
+from tests.support.upstreams.listing import answer_models
+from tests.support.upstreams.tls import serving
 
 pytestmark = [*MARKS, pytest.mark.usefixtures("superuser")]
 
@@ -101,6 +104,22 @@ def test_what_a_test_of_a_server_says_is_in_sight(server: str, width: int) -> No
 
     assert browse(server, visit, width=width) == []
     assert seen == [True]
+
+
+def test_a_server_with_more_models_than_a_form_has_fields_is_connected(server: str) -> None:
+    listed = [{"id": f"model-{number}", "object": "model"} for number in range(1_010)]
+
+    def visit(page: Page) -> None:
+        page.goto(reverse("admin:catalog_provider_connect"))
+        page.fill("#id_target", f"http://127.0.0.1:{upstream.port}/v1")
+        page.check("#id_allows")
+        page.get_by_role("button", name="Test", exact=True).click()
+        page.get_by_role("button", name="Connect", exact=True).click(timeout=60_000)
+        page.wait_for_url("**/change/", timeout=60_000)
+
+    with serving(answer_models(listed)) as upstream:
+        assert browse(server, visit) == []
+    assert ModelEndpoint.objects.count() == 1_010
 
 
 @pytest.mark.parametrize("width", [1440, 390])
