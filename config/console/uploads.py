@@ -54,7 +54,7 @@ class Upload:
 
 
 class UploadForm(forms.Form):
-    """Asks for a file; ``command`` is named to whoever has a larger one."""
+    """Asks for a file. The refusal of a larger one names ``command``."""
 
     command: ClassVar[str] = "the import command"
     file = forms.FileField(widget=forms.FileInput(attrs={"class": _FILE}), max_length=255)

@@ -32,11 +32,11 @@ logger = logging.getLogger(__name__)
 
 
 class Asker(NamedTuple):
-    """Who asks for a validation.
+    """The caller of a validation, and what it may do.
 
-    The calls take minutes, so ``judge`` then raises an error if the asker may change nothing any
-    more: nothing is stored, and no credential is bound to the host. Who ``may_bind`` sends secrets
-    and calls to new hosts.
+    The validation takes minutes. At its end ``judge`` raises an error if the caller may change
+    nothing any more: then no result is stored, and no credential is bound to the host. A caller
+    that ``may_bind`` sends secrets and calls to hosts that no active endpoint uses.
     """
 
     judge: Callable[[], None]
@@ -62,7 +62,7 @@ def run(
     result. ``again`` compares it with the current validation of an active endpoint. Takes a
     ``slot`` of the organization, unless the caller has one, and gives it back.
 
-    Without an ``asker`` the command line or a test asks, which may everything.
+    Without an ``asker``, as on the command line, everything is allowed.
     Raises :class:`EndpointNotFound` when the endpoint was deleted meanwhile,
     :class:`ValidationsBusy` without a free slot, and :class:`HostIsNew` unless the asker
     ``may_bind``.

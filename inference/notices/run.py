@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from itertools import islice
 from typing import Final
@@ -19,18 +18,16 @@ from inference.notices.refusals import (
 )
 from inference.watch.anomalies import find_anomalies
 
-logger = logging.getLogger("causeway.notices")
-
 _BATCH: Final = 1_000
 
 
 def find_notices() -> int:
     """Stores an event for each state that was not told in its period; returns their number.
 
-    An error in one kind of states is logged, and ends none of the others. Raises the ORM's error
-    when the database is unreachable or read-only.
+    An error in one kind of states ends none of the others. It is raised at the end, so that the
+    duty counts as failed. An error of an unreachable or read-only database is raised at once.
     """
-    stored = 0
+    stored, errors = 0, []
     for find in (
         find_used_budgets,
         find_low_balances,
@@ -44,7 +41,9 @@ def find_notices() -> int:
         except Exception as exc:
             if is_away(exc):
                 raise
-            logger.exception("%s failed", find.__name__)
+            errors.append(exc)
+    if errors:
+        raise ExceptionGroup("notices could not be found", errors)
     return stored
 
 

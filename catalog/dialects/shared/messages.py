@@ -520,17 +520,19 @@ def _read_schema(response_format: _ResponseFormat | None) -> _JsonSchema | None:
 
 
 def _form_schema(schema: _JsonSchema | None, target: Constraints) -> tuple[Raw | None, Raw | None]:
-    """Returns the schema of an answer as the target's form has it, or as words are to tell it."""
+    """Returns the schema of an answer in the target's form, or one that words must tell.
+
+    Raises :class:`base.Untranslatable` for a strict one that has maps.
+    """
     given = None if schema is None else _none_if_empty(schema.schema)
     if schema is None or given is None:
         return None, None
-    if (
-        target.has_strict_schemas
-        and schema.strict is not True
-        and has_map(msgspec.json.decode(given))
-    ):
+    try:
+        return fit_answer_schema(given, target, member="response_format"), None
+    except Untranslatable:
+        if schema.strict:
+            raise
         return None, given
-    return fit_answer_schema(given, target, member="response_format"), None
 
 
 def unsupported_part(part: Media, provider: str) -> Untranslatable:

@@ -84,7 +84,7 @@ def test_a_server_is_tested_and_then_connected(operator: Client, ollama: Server)
 
 
 def test_the_models_are_sent_as_one_field(operator: Client, ollama: Server, settings: Any) -> None:
-    """A form may have so many fields only; a server may have more models."""
+    """A form has at most 1,000 fields, and a server may list more models."""
     form = fill(ollama, connect="1")
     settings.DATA_UPLOAD_MAX_NUMBER_FIELDS = len(form) + 1
     names = [row["id"] for row in OLLAMA]

@@ -1,4 +1,4 @@
-"""What a change set shows of long values: never two texts that look equal and are not."""
+"""A change set shows two different long values as two different texts."""
 
 from __future__ import annotations
 
