@@ -12,11 +12,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from http import HTTPStatus
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 from uuid import UUID
 
 from django.conf import settings
@@ -44,6 +45,8 @@ from config.secrets import KeyDigests
 from endpoints.models import PrivateEndpoint
 from endusers.models import EndUser
 
+Answer = TypeVar("Answer")
+
 HOST: Final = "127.0.0.1"
 MODEL: Final = "causeway/echo"
 PERMASLUG: Final = "causeway/echo-1"
@@ -54,6 +57,8 @@ UPSTREAM_MODEL: Final = "sim-slow"
 QUESTION: Final = "Hello! What happens to my request on its way through a gateway?"
 _LOOPBACK: Final = EgressPolicy(allowed_networks=(ip_network("127.0.0.0/8"),))
 _START_SECONDS: Final = 30.0
+# How long a service that answers 503 is asked again.
+_BUSY_SECONDS: Final = 30.0
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -173,12 +178,12 @@ class Command(JSONCommand):
         for endpoint in mine:
             endpoint.remove(by="demo")
         self.note("Creating, validating and activating a private endpoint …")
-        _activate_endpoint(base_url, tenant, upstream, state)
+        _ask_patiently(lambda: _activate_endpoint(base_url, tenant, upstream, state))
 
     def _run_sample(self, base_url: str, tenant: _Tenant) -> dict[str, Any]:
         """Streams a completion, says what it cost and returns it."""
         self.note(f"Streaming a chat completion through it:\n\n> {QUESTION}\n")
-        completion = asyncio.run(self._stream(base_url, tenant.api_key))
+        completion = _ask_patiently(lambda: asyncio.run(self._stream(base_url, tenant.api_key)))
         usage = completion["usage"]
         upstream_cost = usage["cost_details"]["upstream_inference_cost"]
         self.note(
@@ -207,7 +212,7 @@ class Command(JSONCommand):
         async with EgressClient(_LOOPBACK) as egress_client:
             response = await egress_client.send(request, first_byte_timeout=30, idle_timeout=30)
             if response.status != 200:
-                refuse(f"The completion failed: {(await response.read()).decode()}")
+                _refuse_answer("The completion failed", response.status, await response.read())
             buffer = b""
             async for data in response.iter_chunks():
                 buffer += data
@@ -450,9 +455,32 @@ def _activate_endpoint(base_url: str, tenant: _Tenant, upstream: str, state: _St
         60.0,
     )
     if status != 201:
-        refuse(f"The private endpoint was not activated: {answer.decode()}")
+        _refuse_answer("The private endpoint was not activated", status, answer)
     state.endpoint_id = str(json.loads(answer)["data"]["id"])
     state.save()
+
+
+class _Unavailable(CommandError):
+    """The service has answered 503, and so has changed nothing."""
+
+
+def _refuse_answer(what: str, status: int, answer: bytes | bytearray) -> NoReturn:
+    message = f"{what}: {answer.decode()}"
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        raise _Unavailable(message, returncode=1)
+    refuse(message)
+
+
+def _ask_patiently(ask: Callable[[], Answer]) -> Answer:
+    """Asks again while the service is unavailable, as it is where its machine is very busy."""
+    deadline = time.monotonic() + _BUSY_SECONDS
+    while True:
+        try:
+            return ask()
+        except _Unavailable:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(1)
 
 
 def _await_ready(process: subprocess.Popen[bytes], address: str, log: Path) -> None:

@@ -1,4 +1,4 @@
-"""A second start of the demo, after an operator has stopped its tenant in the console."""
+"""A second start of the demo: its tenant is stopped in the console, or its database is busy."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -76,3 +79,48 @@ def test_the_demo_serves_a_suspended_tenant_and_replaces_a_revoked_key(
     assert again["api_key"] != first["api_key"]
     kept = first.keys() - {"api_key", "completion"}
     assert {name: again[name] for name in kept} == {name: first[name] for name in kept}
+
+
+@contextmanager
+def locked(folder: Path, table: str) -> Iterator[None]:
+    """Lets nobody write to a table of the demo's own database."""
+    given = (
+        "from django.db import connection, transaction\n"
+        "with transaction.atomic():\n"
+        f"    connection.cursor().execute('LOCK TABLE {table} IN EXCLUSIVE MODE')\n"
+        "    print('locked', flush=True)\n"
+        "    input()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, str(MANAGE), "shell", "--verbosity", "0", "-c", given],
+        env=environment(DATABASE_URL="embedded", DATA_DIR=str(folder)),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "locked\n"
+    try:
+        yield
+    finally:
+        process.communicate("\n", timeout=60)
+    assert process.returncode == 0
+
+
+def test_the_demo_asks_again_while_its_database_is_busy(db: None, tmp_path: Path) -> None:
+    log, refusal = tmp_path / "serve.log", "the database takes no statements (lock, 1 failed)"
+    with reserved_port() as port:
+        first = run_once(port, tmp_path)
+        change(
+            tmp_path,
+            "from endpoints.models import PrivateEndpoint\n"
+            "PrivateEndpoint.objects.get().remove(by='admin')",
+        )
+        with ThreadPoolExecutor(1) as pool:
+            with locked(tmp_path, "endpoints_privateendpoint"):
+                running = pool.submit(run_once, port, tmp_path)
+                wait_until(lambda: running.done() or refusal in log.read_text())
+            again = running.result()
+    assert refusal in log.read_text()
+    assert again["completion"]["text"] == first["completion"]["text"]
+    assert again["private_endpoint_id"] != first["private_endpoint_id"]
