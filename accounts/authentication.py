@@ -144,10 +144,15 @@ class AnotherOperatorNeeded(Forbidden):
         )
 
 
+def needs_second_person(request: Request, *kinds: ChangeKind) -> ChangeKind | None:
+    """Returns the kind for which a rule demands two people, if the key is one operator's."""
+    key = cast(ApiKey, request.auth)
+    return FourEyes(kinds).find_demand(None) if key.issued_by_operator else None
+
+
 def require_one_person(request: Request, *kinds: ChangeKind) -> None:
     """Raises :class:`AnotherOperatorNeeded` if a rule demands two people, and the key is one's."""
-    key = cast(ApiKey, request.auth)
-    if key.issued_by_operator and (kind := FourEyes(kinds).find_demand(None)) is not None:
+    if (kind := needs_second_person(request, *kinds)) is not None:
         raise AnotherOperatorNeeded(kind)
 
 

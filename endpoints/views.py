@@ -12,7 +12,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.serializers import Serializer
 
-from accounts.authentication import ManagementKey, judge_again, require_one_person
+from accounts.authentication import (
+    ManagementKey,
+    judge_again,
+    needs_second_person,
+    require_one_person,
+)
 from accounts.models import workspace_for
 from accounts.views.creations import CreatingViewSet, creates
 from catalog.models import LanguageModel
@@ -80,7 +85,7 @@ from endpoints.serializers import (
     ValidationResponseSerializer,
     ValidationSerializer,
 )
-from endpoints.validation import Asker
+from endpoints.validation import Asker, HostScope
 from inference.reports.usage.consequences import describe_end
 
 _ERROR_OR_DRAFT: Final = PolymorphicProxySerializer(
@@ -174,7 +179,7 @@ class PrivateEndpointViewSet(OrganizationViewSet):
             **fields,
         )
         if is_new and slot is not None:
-            asker = Asker(partial(judge_again, request))
+            asker = _asker_of(request)
             validate_and_activate(endpoint, slot=slot, by=self.actor, asker=asker, **activation)
         body = {"data": self.get_serializer(endpoint).data}
         if not is_new and endpoint.is_activating:
@@ -214,7 +219,7 @@ class PrivateEndpointViewSet(OrganizationViewSet):
         if activation is None:
             endpoint.edit(by=self.actor, **fields)
         else:
-            asker = Asker(partial(judge_again, request))
+            asker = _asker_of(request)
             validate_and_replace(endpoint, fields, by=self.actor, asker=asker, **activation)
         body = {"data": self.get_serializer(endpoint).data}
         cleared = [name for name in declared if name not in endpoint.declarations]
@@ -281,7 +286,7 @@ class PrivateEndpointViewSet(OrganizationViewSet):
             endpoint,
             workspace_id=workspace.pk,
             again=bool(fields.get("again")),
-            asker=Asker(partial(judge_again, request)),
+            asker=_asker_of(request),
             probe_parameters=fields.get("probe_parameters"),
         )
         return self.respond(result)
@@ -377,7 +382,7 @@ class PrivateProviderViewSet(CreatingViewSet):
     """Names under which the organization registers servers of its own."""
 
     permission_classes = [ManagementKey]
-    four_eyes: ClassVar = {"partial_update": (ChangeKind.CREDENTIALS,)}
+    four_eyes: ClassVar = dict.fromkeys(("create", "partial_update"), (ChangeKind.CREDENTIALS,))
     queryset = PrivateProvider.objects.order_by("created_at", "id")
     serializer_class = PrivateProviderSerializer
     pagination_class = WholeList
@@ -495,6 +500,13 @@ class OwnModelViewSet(CreatingViewSet):
         model = self.get_object()
         remove_own_model(model)
         return Response({"data": {"slug": model.slug}})
+
+
+def _asker_of(request: Request) -> Asker:
+    """Returns who asks for a validation; an operator's key alone names no host."""
+    is_alone = needs_second_person(request, ChangeKind.CREDENTIALS)
+    scope = HostScope.NAMED if is_alone else HostScope.PERMITTED
+    return Asker(partial(judge_again, request), scope)
 
 
 def _require_one_person_for_prices(request: Request) -> None:

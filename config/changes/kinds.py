@@ -28,8 +28,8 @@ DESCRIPTIONS = {
     "workspaces.",
     ChangeKind.DELETIONS: "Deletions of workspaces, guardrails, credentials, presets, aliases, "
     "private endpoints, broadcast destinations, operators and groups.",
-    ChangeKind.CREDENTIALS: "Base URLs, dialects and credentials of providers, and credentials of "
-    "organizations.",
+    ChangeKind.CREDENTIALS: "Base URLs, dialects and credentials of providers, new providers, "
+    "credentials of organizations, and validations at a host that nobody has named.",
     ChangeKind.MANAGEMENT_KEYS: "New management keys, and their rotation. The operator who "
     "approves one sees it, once.",
 }

@@ -106,7 +106,9 @@ class PrivateProviderAdmin(ConsoleAdmin):
     """Lists the names under which organizations register servers of their own."""
 
     form = PrivateProviderForm
-    form_guard = FourEyes((ChangeKind.CREDENTIALS,), fields=("base_url", "is_keyless"))
+    form_guard = FourEyes(
+        (ChangeKind.CREDENTIALS,), fields=("base_url", "is_keyless"), guards_new_rows=True
+    )
     locks_tenant_first = True
     list_display = ("display_name", "slug", "organization", "base_url", "is_keyless", "created_at")
     list_select_related = ("organization",)

@@ -54,7 +54,7 @@ from endpoints.admin.forms import (
 from endpoints.admin.validations import OUTCOMES
 from endpoints.history import SHOWN, events, render_operations, render_proofs
 from endpoints.models import PrivateEndpoint, Validation
-from endpoints.validation import Asker
+from endpoints.validation import Asker, HostScope
 from inference.reports.usage import subjects
 from inference.reports.usage.consequences import foresee_endpoint, foresee_endpoints
 from inference.reports.usage.panel import show_usage
@@ -509,7 +509,14 @@ def _validate(
 
 
 def _asker_of(request: HttpRequest) -> Asker:
-    return Asker(partial(_judge_again, request), may_bind=may_point_secrets(request))
+    return Asker(partial(_judge_again, request), scope=_scope_of(request))
+
+
+def _scope_of(request: HttpRequest) -> HostScope:
+    if not may_point_secrets(request):
+        return HostScope.IN_USE
+    is_alone = FourEyes((ChangeKind.CREDENTIALS,)).find_demand(None) is not None
+    return HostScope.NAMED if is_alone else HostScope.PERMITTED
 
 
 def _judge_again(request: HttpRequest) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Sequence
+from enum import Enum
 from typing import Final, NamedTuple
 
 from django.conf import settings
@@ -45,6 +46,23 @@ class HostIsNew(Forbidden):
     """
 
 
+class HostNeedsTwo(HostIsNew):
+    """An operator alone names no host for *Provider credentials* that need two people."""
+
+    error_type = "second_person_needed"
+
+
+class HostScope(Enum):
+    """The hosts to which the caller of a validation may send secrets and prompts."""
+
+    # All that the credential permits.
+    PERMITTED = "permitted"
+    # And that the provider, the owner of the credential or an earlier use names.
+    NAMED = "named"
+    # And that an active endpoint uses in the same way.
+    IN_USE = "in use"
+
+
 Calls = Sequence[tuple[Call, Dialect]]
 
 
@@ -62,7 +80,7 @@ def find_attempt(
     endpoint: PrivateEndpoint,
     workspace_id: uuid.UUID,
     trial: tuple[ByokCredential, Secret] | None,
-    may_bind: bool,
+    scope: HostScope,
     validation: Validation,
     result: Result,
 ) -> Attempt:
@@ -98,7 +116,7 @@ def find_attempt(
     except (InvalidBaseURL, InvalidCredential, egress.InvalidURL):
         raise CheckFailed("base_url", Reason.INVALID_BASE_URL) from None
     if credential is not None or base_url is not None:
-        _require_host(host, endpoint, credential, may_bind)
+        _require_host(host, endpoint, credential, scope)
     operations = _find_operations(endpoint, dialect)
     call = Call(
         operation=operations[0],
@@ -138,11 +156,12 @@ def _address(call: Call, dialect: Dialect, name: str) -> tuple[Call, Dialect]:
 
 
 def _require_host(
-    host: str, endpoint: PrivateEndpoint, credential: ByokCredential | None, may_bind: bool
+    host: str, endpoint: PrivateEndpoint, credential: ByokCredential | None, scope: HostScope
 ) -> None:
     """Raises unless the secret, or calls without one, may go to the host; counts each refusal."""
     own_hosts = endpoint.upstream_provider.own_hosts(host)
-    reason = None if credential is None else credential.host_limits(own_hosts).refusal(host)
+    limits = None if credential is None else credential.host_limits(own_hosts)
+    reason = None if limits is None else limits.refusal(host)
     if credential is not None and reason is not None:
         count_refusal(ValidationRefusal.HOST)
         logger.warning(
@@ -152,13 +171,34 @@ def _require_host(
             host,
         )
         raise CheckFailed("base_url", Reason.INVALID_BASE_URL, upstream_message=reason)
-    if not may_bind and not _is_in_use(host, endpoint.organization_id, credential):
-        count_refusal(ValidationRefusal.NEW_HOST)
-        what = "calls" if credential is None else f"sends the secret of {credential} to"
-        raise HostIsNew(
-            f"No active endpoint {what} {host}. The organization itself, or an operator who may "
-            "change its credentials, must validate and activate one first. Nothing was sent."
+    if scope is HostScope.PERMITTED or _is_in_use(host, endpoint.organization_id, credential):
+        return
+    if scope is HostScope.NAMED:
+        # Two people name the address of a private provider too, where this scope is in force.
+        inherits = endpoint.private_provider is not None and endpoint.base_url is None
+        if inherits or host in own_hosts:
+            return
+        if limits is not None and limits.has_named(host):
+            return
+    count_refusal(ValidationRefusal.NEW_HOST)
+    raise _refuse_new(host, credential, scope)
+
+
+def _refuse_new(host: str, credential: ByokCredential | None, scope: HostScope) -> HostIsNew:
+    if scope is HostScope.NAMED:
+        place = "the base URL of the provider"
+        if credential is not None:
+            place += f", or in the allowed hosts of {credential}"
+        return HostNeedsTwo(
+            f"Provider credentials: two people must name {host} before a validation calls it. Name "
+            f"it in {place}; or let a key of the organization's own validate the endpoint. "
+            "Nothing was sent."
         )
+    what = "calls" if credential is None else f"sends the secret of {credential} to"
+    return HostIsNew(
+        f"No active endpoint {what} {host}. The organization itself, or an operator who may "
+        "change its credentials, must validate and activate one first. Nothing was sent."
+    )
 
 
 def _is_in_use(host: str, organization_id: uuid.UUID, credential: ByokCredential | None) -> bool:

@@ -22,7 +22,7 @@ from config.clocks.clock import clock
 from config.credentials import Secret
 from config.egress.rules import tighten
 from endpoints.models import PrivateEndpoint, Proof, Validation, ValidationSlot, proven_names
-from endpoints.validation.attempt import Calls, find_attempt
+from endpoints.validation.attempt import Calls, HostScope, find_attempt
 from endpoints.validation.calls import CallLimits
 from endpoints.validation.checks import CheckFailed, Outcome, Reason, Result
 from endpoints.validation.parameters import MOST_TRIAL_TOKENS, learn_parameters
@@ -35,12 +35,12 @@ class Asker(NamedTuple):
     """The caller of a validation, and what it may do.
 
     The validation takes minutes. At its end ``judge`` raises an error if the caller may change
-    nothing any more: then no result is stored, and no credential is bound to the host. A caller
-    that ``may_bind`` sends secrets and calls to hosts that no active endpoint uses.
+    nothing any more: then no result is stored, and no credential is bound to the host. ``scope``
+    are the hosts to which it may send secrets and calls.
     """
 
     judge: Callable[[], None]
-    may_bind: bool = True
+    scope: HostScope = HostScope.PERMITTED
 
 
 def run(
@@ -64,8 +64,8 @@ def run(
 
     Without an ``asker``, as on the command line, everything is allowed.
     Raises :class:`EndpointNotFound` when the endpoint was deleted meanwhile,
-    :class:`ValidationsBusy` without a free slot, and :class:`HostIsNew` unless the asker
-    ``may_bind``.
+    :class:`ValidationsBusy` without a free slot, and :class:`HostIsNew` for a host beyond
+    the asker's scope.
     """
     record = endpoint.record_repetition if again else endpoint.record_validation
     if slot is None:
@@ -79,7 +79,7 @@ def run(
         validation = examine(
             endpoint,
             workspace_id=workspace_id,
-            may_bind=asker is None or asker.may_bind,
+            scope=HostScope.PERMITTED if asker is None else asker.scope,
             probing_slot=slot if probe_parameters else None,
         )
         if asker is not None:
@@ -100,7 +100,7 @@ def examine(
     *,
     workspace_id: uuid.UUID,
     trial: tuple[ByokCredential, Secret] | None = None,
-    may_bind: bool = True,
+    scope: HostScope = HostScope.PERMITTED,
     probing_slot: ValidationSlot | None = None,
     baseline: Validation | None = None,
 ) -> Validation:
@@ -108,9 +108,9 @@ def examine(
 
     ``trial`` is a credential with a new secret to try before it is stored; the validation uses this
     credential even if the workspace would use another one first. Raises :class:`HostIsNew` for a
-    host where no active endpoint uses the credential, unless the caller ``may_bind``. With
-    ``probing_slot``, the slot that the caller has, parameters are tried after the checks have
-    passed. With a ``baseline``, only the operations that it has proven are asked for.
+    host beyond the ``scope``. With ``probing_slot``, the slot that the caller has, parameters are
+    tried after the checks have passed. With a ``baseline``, only the operations that it has proven
+    are asked for.
     """
     started = time.monotonic()
     validation = Validation(
@@ -119,7 +119,7 @@ def examine(
     result = Result()
     attempt = None
     try:
-        attempt = find_attempt(endpoint, workspace_id, trial, may_bind, validation, result)
+        attempt = find_attempt(endpoint, workspace_id, trial, scope, validation, result)
         # The calls take seconds; other threads may use the database connection meanwhile.
         if not connection.in_atomic_block:
             connection.close()

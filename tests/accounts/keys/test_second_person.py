@@ -137,6 +137,7 @@ CHANGES: list[tuple[ChangeKind, str, str, Any]] = [
     (ChangeKind.CREDENTIALS, "post", "byok", {"provider": "acme", "key": "another-secret-01234"}),
     (ChangeKind.CREDENTIALS, "patch", "byok/{credential}", {"key": "another-secret-01234"}),
     (ChangeKind.DELETIONS, "delete", "byok/{credential}", None),
+    (ChangeKind.CREDENTIALS, "post", "private-providers", {"name": "Rack", "keyless": True}),
     (ChangeKind.DELETIONS, "delete", "presets/{preset}", None),
     (ChangeKind.DELETIONS, "delete", "observability/destinations/{destination}", None),
     (ChangeKind.DELETIONS, "delete", "aliases/{alias}", None),

@@ -180,6 +180,20 @@ def test_a_provider_in_use_stays_and_support_does_not_move_secrets(
         operator.post(address("privateprovider", "remove", provider), SUBMIT)
 
 
+def test_a_new_provider_needs_a_second_person_where_credentials_do(tenant: Tenant) -> None:
+    ann, bob = sign_in("ann"), sign_in("bob")
+    demand(ChangeKind.CREDENTIALS)
+    form = {
+        "organization": str(tenant.organization.pk), "name": "Rack",
+        "base_url": "https://llm.example.com/v1",
+    }  # fmt: skip
+    ann.post(address("privateprovider", "add"), {**form, **WHY})
+    assert not PrivateProvider.objects.exists()
+    made, _ = approve(bob)
+    assert made.status == "applied"
+    assert PrivateProvider.objects.get().base_url == form["base_url"]
+
+
 def test_another_address_of_a_provider_needs_a_second_person_where_credentials_do(
     tenant: Tenant,
 ) -> None:

@@ -14,15 +14,18 @@ from rest_framework.test import APIClient
 from accounts.models import ApiKey, ByokCredential
 from catalog.models import LanguageModel, Provider
 from config.apps import Role
+from config.changes.kinds import ChangeKind
+from config.changes.models import ChangeRule
 from config.egress.addresses import PinnedHost
 from endpoints import rotation, validation, watch
-from endpoints.models import PrivateEndpoint, Validation
-from endpoints.validation import HostIsNew
+from endpoints.models import PrivateEndpoint, PrivateProvider, Validation
+from endpoints.validation import HostIsNew, HostNeedsTwo, HostScope
 from tests.support import factories
+from tests.support.database import snapshots
 from tests.support.endpoints.creating import ROUTE
 from tests.support.endpoints.validating import failed, held, row_of, validate
 from tests.support.factories import Tenant, change
-from tests.support.operators.four_eyes import press, sign_in
+from tests.support.operators.four_eyes import demand, press, sign_in
 from tests.support.simulator.server import Simulator
 
 pytestmark = pytest.mark.django_db
@@ -165,7 +168,7 @@ def test_an_operator_who_may_not_bind_validates_where_an_active_endpoint_points(
 ) -> None:
     draft, other = make_draft("simulator.test"), make_draft("simulator.test")
     with pytest.raises(HostIsNew) as caught:
-        validate(draft, may_bind=False)
+        validate(draft, scope=HostScope.IN_USE)
     assert "No active endpoint sends the secret of acme" in caught.value.message
     assert "to simulator.test." in caught.value.message
     assert (upstream.connections, Validation.objects.count()) == (0, 0)
@@ -176,23 +179,23 @@ def test_an_operator_who_may_not_bind_validates_where_an_active_endpoint_points(
     upstream.clear()
     for refused in (draft, make_draft("127.0.0.1")):
         with pytest.raises(HostIsNew):
-            validate(refused, may_bind=False)
+            validate(refused, scope=HostScope.IN_USE)
     assert upstream.connections == 0
 
     other.activate()
     with pytest.raises(HostIsNew):
-        validate(make_draft("127.0.0.1"), may_bind=False)
-    assert validate(draft, may_bind=False).passed
+        validate(make_draft("127.0.0.1"), scope=HostScope.IN_USE)
+    assert validate(draft, scope=HostScope.IN_USE).passed
 
     # Another credential of the organization has no active endpoint there.
     ByokCredential.objects.update(disabled=True)
     factories.make_credential(tenant, provider, "second-credential-0123456789")
     with pytest.raises(HostIsNew):
-        validate(draft, may_bind=False)
+        validate(draft, scope=HostScope.IN_USE)
     ByokCredential.objects.filter(pk=credential.pk).update(disabled=False)
     other.disable()
     with pytest.raises(HostIsNew):
-        validate(draft, may_bind=False)
+        validate(draft, scope=HostScope.IN_USE)
 
 
 def test_an_operator_who_may_not_bind_sends_no_calls_without_a_key_to_a_new_host(
@@ -206,7 +209,7 @@ def test_an_operator_who_may_not_bind_sends_no_calls_without_a_key_to_a_new_host
     monkeypatch.setattr(upstream, "is_keyless", True)
     draft, other = make_draft("simulator.test"), make_draft("simulator.test")
     with pytest.raises(HostIsNew) as caught:
-        validate(draft, may_bind=False)
+        validate(draft, scope=HostScope.IN_USE)
     assert caught.value.message == (
         "No active endpoint calls simulator.test. The organization itself, or an operator who may "
         "change its credentials, must validate and activate one first. Nothing was sent."
@@ -214,9 +217,101 @@ def test_an_operator_who_may_not_bind_sends_no_calls_without_a_key_to_a_new_host
     assert (upstream.connections, Validation.objects.count()) == (0, 0)
     assert validate(other).passed
     other.activate()
-    assert validate(draft, may_bind=False).passed
+    assert validate(draft, scope=HostScope.IN_USE).passed
     with pytest.raises(HostIsNew):
-        validate(make_draft("127.0.0.1"), may_bind=False)
+        validate(make_draft("127.0.0.1"), scope=HostScope.IN_USE)
+
+
+def test_an_operator_alone_validates_only_where_others_have_named_the_host(
+    provider: Provider,
+    credential: ByokCredential,
+    make_draft: Callable[..., PrivateEndpoint],
+    upstream: Simulator,
+) -> None:
+    draft = make_draft("simulator.test")
+
+    def validate_alone(endpoint: PrivateEndpoint) -> bool:
+        return validate(endpoint, scope=HostScope.NAMED).passed
+
+    def assert_refused(endpoint: PrivateEndpoint) -> None:
+        upstream.clear()
+        with snapshots.unchanged(), pytest.raises(HostNeedsTwo) as caught:
+            validate_alone(endpoint)
+        assert caught.value.error_type == "second_person_needed"
+        assert caught.value.message == (
+            "Provider credentials: two people must name simulator.test before a validation calls "
+            "it. Name it in the base URL of the provider, or in the allowed hosts of "
+            f"{credential}; or let a key of the organization's own validate the endpoint. Nothing "
+            "was sent."
+        )
+        assert upstream.connections == 0
+
+    assert_refused(draft)
+    # The owner, an earlier use or the provider names it.
+    ByokCredential.objects.update(allowed_hosts=["simulator.test"])
+    assert validate_alone(draft)
+    ByokCredential.objects.update(allowed_hosts=None, bound_domains=["simulator.test"])
+    assert validate_alone(draft)
+    ByokCredential.objects.update(bound_domains=None)
+    change(provider, base_url="https://simulator.test/v1")
+    assert validate_alone(make_draft("simulator.test"))
+    change(provider, base_url=None)
+    # An active endpoint uses it.
+    ByokCredential.objects.update(bound_domains=None)
+    assert validate(draft).passed
+    draft.activate()
+    ByokCredential.objects.update(bound_domains=None)
+    other = make_draft("simulator.test")
+    assert validate_alone(other)
+    draft.disable()
+    ByokCredential.objects.update(bound_domains=None)
+    assert_refused(other)
+
+
+def test_an_operator_alone_sends_calls_without_a_key_where_the_provider_points(
+    tenant: Tenant, model: LanguageModel, upstream: Simulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstream, "is_keyless", True)
+    base_url = f"https://simulator.test:{upstream.port}/v1"
+    rack: Any = PrivateProvider.objects.create_provider(
+        organization_id=tenant.organization.pk, name="Rack", base_url=base_url, is_keyless=True
+    )
+    own = factories.make_draft(tenant, model, rack, base_url=base_url)
+    with snapshots.unchanged(), pytest.raises(HostNeedsTwo) as caught:
+        validate(own, scope=HostScope.NAMED)
+    assert "Name it in the base URL of the provider; or let a key" in caught.value.message
+    assert upstream.connections == 0
+    inherited = factories.make_draft(tenant, model, rack, base_url=None)
+    assert validate(inherited, scope=HostScope.NAMED).passed
+
+
+@pytest.mark.parametrize("caller", ["key", "operator"])
+def test_who_is_alone_names_no_host_where_credentials_need_two_people(
+    tenant: Tenant,
+    credential: ByokCredential,
+    management: APIClient,
+    make_draft: Callable[..., PrivateEndpoint],
+    upstream: Simulator,
+    caller: str,
+) -> None:
+    draft, workspace = make_draft("simulator.test"), str(tenant.workspace.pk)
+    ann = sign_in("ann")
+
+    def ask() -> str:
+        if caller == "operator":
+            return str(press(ann, draft, "validate", workspace=workspace).content.decode())
+        body = {"workspace_id": workspace}
+        return str(management.post(f"{ROUTE}/{draft.pk}/validate", body).content.decode())
+
+    ApiKey.objects.filter(name="management").update(issued_by_operator=True)
+    demand(ChangeKind.CREDENTIALS)
+    assert "two people must name simulator.test" in ask()
+    assert (upstream.connections, Validation.objects.count()) == (0, 0)
+    ApiKey.objects.filter(name="management").update(issued_by_operator=False)
+    if caller == "operator":
+        ChangeRule.objects.update(is_required=False)
+    assert "two people" not in ask()
+    assert Validation.objects.get().outcome == "passed"
 
 
 @pytest.mark.parametrize("caller", ["key", "operator"])

@@ -12,12 +12,15 @@ from django.db import connections
 from accounts.models import workspace_for
 from endpoints import validation
 from endpoints.models import PrivateEndpoint, Validation
+from endpoints.validation import HostScope
 from tests.support.simulator.server import Simulator
 
 
-def validate(draft: PrivateEndpoint, *, may_bind: bool = True, **options: Any) -> Validation:
+def validate(
+    draft: PrivateEndpoint, *, scope: HostScope = HostScope.PERMITTED, **options: Any
+) -> Validation:
     """Validates the draft in the default workspace of its organization."""
-    options["asker"] = validation.Asker(lambda: None, may_bind=may_bind)
+    options["asker"] = validation.Asker(lambda: None, scope)
     workspace = workspace_for(draft.organization.pk, None)
     return validation.run(draft, workspace_id=workspace.pk, **options)
 
