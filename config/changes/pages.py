@@ -89,7 +89,7 @@ class GuardedPage:
     deletion_guard: ClassVar[FourEyes | None] = None
     locks_tenant_first: ClassVar[bool] = False
     own_permission: ClassVar[str] = ""
-    change_form_before_template: str | None = "admin/second_person.html"
+    change_form_before_template: str | None = "admin/form_head.html"
 
     # Proposing.
 

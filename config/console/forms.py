@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from decimal import Decimal
 from typing import Any, Final
 
@@ -11,6 +12,7 @@ from django.core.exceptions import ValidationError
 
 from config.api.errors import GatewayError
 from config.api.text import CONTROL_CHARACTERS, plain_digits
+from config.changes.proposals import digest, find_differences
 from config.console.formatting import shift_digits
 from config.console.unfold import ModelForm, PasswordWidget, TextareaWidget, TextWidget
 from config.credentials import MAX_CREDENTIAL_LENGTH, NotACredential, parse_credential
@@ -105,17 +107,51 @@ class EmptyJsonField(forms.JSONField):
         return "" if value is None else super().prepare_value(value)
 
 
+# The hidden input of a page with what it showed when it was opened.
+SEEN: Final = "seen"
+
+
 class ConsoleForm(ModelForm):
     """Shows a model's refusal beside the field that caused it.
 
-    ``refusal_fields`` maps an ``error_type`` to a field; every other refusal heads the form.
+    ``refusal_fields`` maps an ``error_type`` to a field; every other refusal heads the form. A form
+    sends all fields, so one that shows what is no longer stored is refused: it would undo what
+    another operator has changed meanwhile.
     """
 
     refusal: GatewayError | None = None
     refusal_fields: dict[str, str] = {}
 
+    @property
+    def seen(self) -> str:
+        """The digests of the values that the opened page showed; empty for a new row."""
+        if self.instance._state.adding:
+            return ""
+        return self.data.get(SEEN) or json.dumps(self._digest_shown())
+
+    def _digest_shown(self) -> dict[str, str]:
+        initial = self.get_initial_for_field
+        return {name: digest(initial(field, name)) for name, field in self.fields.items()}
+
+    def _refuse_stale(self) -> None:
+        now = self._digest_shown()
+        try:
+            seen = dict(json.loads(self.data[SEEN]))
+        except (TypeError, ValueError):
+            seen = {}
+        names = [name for name in find_differences(seen, now) if name in now]
+        if names:
+            labels = ", ".join(str(self.fields[name].label) for name in names)
+            self.add_error(
+                None,
+                f"Somebody has changed this since you opened the page: {labels}. Nothing was "
+                "stored. Open the page again.",
+            )
+
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        if self.data.get(SEEN) and not self.instance._state.adding:
+            self._refuse_stale()
         for name, field in self.fields.items():
             # An empty input of a nullable list means NULL (no limit), not an empty list.
             if isinstance(field, SimpleArrayField) and cleaned.get(name) == []:

@@ -303,6 +303,19 @@ def page_paths(world: dict[str, Any]) -> list[str]:
     ]
 
 
+def read_form(form: Any) -> dict[str, Any]:
+    """Returns what the form of a page would send unchanged."""
+    found = {}
+    for name in form.fields:
+        value = form[name].value()
+        if value is None or value is False:
+            continue
+        if value is True:
+            value = "on" if form[name].widget_type == "checkbox" else "true"
+        found[name] = value
+    return found
+
+
 def change(client: Client, row: Any, form: dict[str, str]) -> Any:
     """Submits the form of a page with the hidden fields of its read-only tables."""
     formsets = [shown.formset for shown in client.get(page(row)).context["inline_admin_formsets"]]

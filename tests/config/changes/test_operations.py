@@ -25,7 +25,7 @@ from config.console import uploads
 from endpoints.models import PrivateEndpoint
 from tests.support import factories
 from tests.support.catalogue import make_proposal
-from tests.support.console import change, fingerprint, listing, messages_of, page
+from tests.support.console import change, fingerprint, listing, messages_of, page, read_form
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.governance import make_guardrail
@@ -59,17 +59,7 @@ def active(tenant: Tenant, simulator: Simulator) -> PrivateEndpoint:
 
 
 def initial(client: Client, row: Any) -> dict[str, Any]:
-    """Returns what the form of a page would send unchanged."""
-    form = client.get(page(row)).context["adminform"].form
-    found = {}
-    for name in form.fields:
-        value = form[name].value()
-        if value is None or value is False:
-            continue
-        if value is True:
-            value = "on" if form[name].widget_type == "checkbox" else "true"
-        found[name] = value
-    return found
+    return read_form(client.get(page(row)).context["adminform"].form)
 
 
 def everything_stored() -> str:
