@@ -105,7 +105,7 @@ class TopUpSerializer(serializers.Serializer[Any]):
 class TopUpStatusSerializer(TopUpSerializer):
     """A requested payment and its status."""
 
-    status = serializers.ChoiceField(choices=TopUp.Status.choices)
+    status = serializers.ChoiceField(source="shown_status", choices=TopUp.Status.choices)
     confirmations = serializers.IntegerField(
         help_text="Number of blocks since the payment, its own included; 0 before it is mined."
     )

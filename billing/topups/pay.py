@@ -36,6 +36,11 @@ _SENTENCES: Final = {
     TopUp.Status.EXPIRED: "Expired: do not pay any more",
     TopUp.Status.REVIEW: "The payment is late or of another amount: a person looks at it",
 }
+# Of a chain that has left the settings.
+_UNREAD_SENTENCES: Final = {
+    TopUp.Status.OPEN: "This service does not read the chain any more: do not pay",
+    TopUp.Status.SEEN: "Payment seen; it is credited once this service reads the chain again",
+}
 
 
 def _read_only_page(
@@ -89,15 +94,17 @@ def show_status(request: HttpRequest, pk: UUID) -> HttpResponse:
 
 
 def _describe_progress(top_up: TopUp) -> dict[str, Any]:
-    """Returns the changing part of the page. An open top-up past its deadline counts as expired."""
-    now = clock.now()
-    status = top_up.status
-    if status == TopUp.Status.OPEN and top_up.expires_at <= now:
-        status = TopUp.Status.EXPIRED
+    """Returns the changing part of the page; ``seconds_left`` is 0 if nothing may be paid."""
+    status = top_up.shown_status
+    said = _SENTENCES[status]
+    if not top_up.is_chain_read:
+        said = _UNREAD_SENTENCES.get(TopUp.Status(top_up.status), said)
+    left = top_up.expires_at - clock.now()
+    is_expired = status == TopUp.Status.EXPIRED
     return {
         "status": str(status),
-        "said": _SENTENCES[TopUp.Status(status)],
+        "said": said,
         "confirmations": top_up.confirmations,
-        "seconds_left": max(int((top_up.expires_at - now).total_seconds()), 0),
+        "seconds_left": 0 if is_expired else max(int(left.total_seconds()), 0),
         "is_final": status == TopUp.Status.CONFIRMED,
     }

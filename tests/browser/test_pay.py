@@ -98,5 +98,6 @@ def test_an_expired_page_does_not_ask_for_a_payment(
     with page_of(server) as (page, complaints):
         page.goto(f"/pay/{asked.pk}")
         assert page.locator("#said").inner_text() == "Expired: do not pay any more"
-        assert not page.locator(".pay").is_visible()
+        for part in (".hint", ".deadline", ".pay", "footer"):
+            assert not page.locator(part).is_visible()
     assert complaints == []

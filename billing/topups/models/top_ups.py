@@ -67,7 +67,8 @@ class TopUpManager(models.Manager.from_queryset(TopUpQuerySet)):  # type: ignore
     ) -> TopUp:
         """(none) → OPEN. Requests an exact amount that identifies the payment.
 
-        A repeated ``idempotency_key`` returns the top-up of the first request in its present state.
+        A repeated ``idempotency_key`` returns the top-up of the first request in its present state,
+        unless it is open and its chain has left the settings.
         The lock on the organization lets only one request check the key and the limit at a time.
         Raises :class:`IdempotencyKeyReused`, :class:`InvalidRequest`, :class:`ChainNotOffered` and
         :class:`TooManyTopUps`.
@@ -78,6 +79,7 @@ class TopUpManager(models.Manager.from_queryset(TopUpQuerySet)):  # type: ignore
             rows = self.filter(organization=organization)
             first: TopUp | None = find_replay(rows, idempotency_key, fingerprint)
             if first is not None:
+                first.require_read_chain()
                 return first
             chain = _require_offered(chain_id)
             now = clock.now()
@@ -233,6 +235,23 @@ class TopUp(IdempotentModel, StatefulModel):
         return token_text(self.units, self.token_decimals, self.token_symbol)
 
     @property
+    def is_chain_read(self) -> bool:
+        """Returns whether the settings name the chain; payments on any other one wait for it."""
+        return self.chain_id in settings.CHAINS
+
+    @property
+    def shown_status(self) -> TopUp.Status:
+        """Returns the status for payers: an open top-up that must not be paid is EXPIRED.
+
+        That is one past its deadline, and one whose chain is not read. The second is open again
+        when the chain comes back, so it is not stored as expired.
+        """
+        is_payable = self.expires_at > clock.now() and self.is_chain_read
+        if self.status == self.Status.OPEN and not is_payable:
+            return self.Status.EXPIRED
+        return self.Status(self.status)
+
+    @property
     def payment_uri(self) -> str:
         """Returns the payment request that a wallet scans as a QR code (EIP-681)."""
         return (
@@ -265,6 +284,14 @@ class TopUp(IdempotentModel, StatefulModel):
             "refund_destination": self.sender,
             "signature": "0x",
         }
+
+    def require_read_chain(self) -> None:
+        """Raises :class:`ChainNotOffered` for an open top-up whose chain is not read."""
+        if self.status == self.Status.OPEN and not self.is_chain_read:
+            raise ChainNotOffered(
+                f"This service does not read {chain_name(self.chain_id)} any more. Do not pay the "
+                "top-up. Ask the operator of this service."
+            )
 
     def mark_seen(self, *, tx_hash: str, block_number: int) -> bool:
         """OPEN | EXPIRED | SEEN → SEEN. Records a payment that is mined but not final.

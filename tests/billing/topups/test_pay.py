@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import timedelta
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -15,6 +16,7 @@ from billing.topups.chains import Chain
 from config.clocks.clock import clock
 from tests.support.chains.nodes import RECIPIENT, Contract
 from tests.support.chains.payments import ask, look
+from tests.support.database import snapshots
 from tests.support.factories import Tenant
 
 SENDER = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
@@ -71,6 +73,49 @@ def test_status_route_returns_the_status_as_json(
         "seconds_left": 0,
         "is_final": False,
     }
+
+
+def test_a_chain_that_left_the_settings_is_not_paid_until_it_comes_back(
+    tenant: Tenant, chain: Chain, client: Client, token: Contract, settings: Any
+) -> None:
+    top_up = ask(tenant, chain, token.payers[0])
+    path = f"/pay/{top_up.pk}"
+    settings.CHAINS = {}
+    with snapshots.unchanged():
+        assert client.get(f"{path}/status").json() == {
+            "status": "expired",
+            "said": "This service does not read the chain any more: do not pay",
+            "confirmations": 0,
+            "seconds_left": 0,
+            "is_final": False,
+        }
+        assert '<body data-status="expired">' in client.get(path).content.decode()
+    settings.CHAINS = {chain.chain_id: chain}
+    assert client.get(f"{path}/status").json()["status"] == "open"
+    assert '<body data-status="open">' in client.get(path).content.decode()
+    token.pay(top_up.units)
+    look(chain)
+    settings.CHAINS = {}
+    assert client.get(f"{path}/status").json()["said"] == "Paid and credited"
+    top_up.refresh_from_db()
+    assert top_up.status == "confirmed"
+
+
+def test_a_seen_payment_on_a_chain_that_left_the_settings_stays_seen(
+    tenant: Tenant, chain: Chain, client: Client, settings: Any
+) -> None:
+    top_up = ask(tenant, chain, SENDER)
+    top_up.mark_seen(tx_hash="0x01", block_number=1)
+    path = f"/pay/{top_up.pk}/status"
+    before = client.get(path).json()
+    settings.CHAINS = {}
+    after = client.get(path).json()
+    said = [shown.pop("said") for shown in (before, after)]
+    assert said == [
+        "Payment seen, waiting until it is final",
+        "Payment seen; it is credited once this service reads the chain again",
+    ]
+    assert (after["status"], after["confirmations"]) == ("seen", before["confirmations"])
 
 
 def test_a_payment_in_review_is_not_said_to_be_of_another_amount_alone(

@@ -288,6 +288,31 @@ def test_create_returns_the_first_top_up_for_a_repeated_key(
     assert theirs["data"]["id"] != first.json()["data"]["id"]
 
 
+def test_a_repeated_key_returns_no_transfer_on_a_chain_that_left_the_settings(
+    tenant: Tenant, inference: APIClient, chain: Chain, settings: Any
+) -> None:
+    first = create(inference, chain, "k 1")
+    path = f"{PATH}/{first.json()['data']['id']}"
+    for chains in ({}, {chain.chain_id + 1: chain}):
+        settings.CHAINS = chains
+        with snapshots.unchanged():
+            again = create(inference, chain, "k 1")
+            assert (again.status_code, error_type(again)) == (503, "top_up_unavailable")
+            assert again.json()["error"]["message"] == (
+                f"This service does not read chain {chain.chain_id} any more. Do not pay the "
+                "top-up. Ask the operator of this service."
+            )
+            assert inference.get(path).json()["data"]["status"] == "expired"
+    settings.CHAINS = {chain.chain_id: chain}
+    again = create(inference, chain, "k 1")
+    assert (again.status_code, again.json()) == (200, first.json())
+    assert inference.get(path).json()["data"]["status"] == "open"
+    TopUp.objects.get().mark_seen(tx_hash="0x01", block_number=1)
+    settings.CHAINS = {}
+    again = create(inference, chain, "k 1")
+    assert (again.status_code, again.json()) == (200, first.json())
+
+
 @pytest.mark.parametrize("key", ["x", "x" * 255])
 def test_create_stores_a_key_of_any_allowed_length(
     inference: APIClient, chain: Chain, key: str
