@@ -36,19 +36,16 @@ from config.changes.proposals import (
     REASON,
     Difference,
     Proposal,
-    digest,
     propose,
     read_sealed,
     read_state,
 )
-from config.console.formatting import per_million
+from config.console.formatting import NOTHING, per_million, write_difference
 from config.console.forms import SecretFormField, TokenRateField
 from config.credentials import Secret
 
 MAX_PROPOSED: Final = 200
 """The most rows of which one action may propose a change set each."""
-NOTHING: Final = "–"
-_LONGEST: Final = 2_000
 _NEVER_STORED: Final = frozenset((REASON, "csrfmiddlewaretoken"))
 
 
@@ -426,28 +423,8 @@ def describe_field(form: Any, name: str) -> Difference:
         stored = getattr(form.instance, "credential_label", "") or NOTHING
         return Difference(label, stored, f"a new secret, {value.label}" if value else NOTHING)
     before = form.get_initial_for_field(field, name)
-    if isinstance(before, list) and isinstance(value, list):
-        return _describe_list(label, before, value)
-    return Difference(label, _cut(write_value(field, before)), _cut(write_value(field, value)))
-
-
-def _describe_list(label: str, before: list[Any], after: list[Any]) -> Difference:
-    """Returns the old and the new entries; of long lists those alone that only one of them has."""
-    texts = [", ".join(map(str, entries)) for entries in (before, after)]
-    if max(map(len, texts)) > _LONGEST:
-        gone = ", ".join(str(entry) for entry in before if entry not in after)
-        new = ", ".join(str(entry) for entry in after if entry not in before)
-        if gone or new:
-            label, texts = f"{label}: removed → added", [gone, new]
-    return Difference(label, *(_cut(text or NOTHING) for text in texts))
-
-
-def _cut(text: str) -> str:
-    """Returns a text that a page can show; a digest tells apart those with the same beginning."""
-    if len(text) <= _LONGEST:
-        return text
-    beginning = text[:_LONGEST]
-    return f"{beginning}… ({len(text):,} characters, SHA-256 {digest(text.encode())}…)"
+    texts = write_value(field, before), write_value(field, value)
+    return Difference(*write_difference(label, texts, (before, value)))
 
 
 def describe_dialog(form: Any) -> list[Difference]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterable
 from decimal import Context, Decimal
 from typing import Any, Final
@@ -18,6 +20,10 @@ from config.api.text import plain_digits
 _EXACT: Final = Context(prec=80)
 _NANO: Final = 10**9
 _CENT: Final = Decimal("0.01")
+NOTHING: Final = "–"
+LONGEST: Final = 2_000
+"""The most characters of a value that a page shows."""
+_DIGEST_LENGTH: Final = 16
 
 
 def dollars(amount: Decimal) -> str:
@@ -62,6 +68,43 @@ def shift_digits(rate: Decimal, places: int) -> Decimal:
 def per_million(rate: Decimal | None) -> str | None:
     """Returns a rate per token as USD per million tokens, the unit of providers' price lists."""
     return None if rate is None else dollars(shift_digits(rate, 6))
+
+
+def write_difference(
+    label: str, texts: tuple[str, str], values: tuple[Any, Any], *, longest: int = LONGEST
+) -> tuple[str, str, str]:
+    """Returns the label, the old and the new text of a value, so that no two values look equal.
+
+    ``texts`` of at most ``longest`` characters are whole. Of longer lists and objects, those
+    entries alone are shown that only one of the two ``values`` has. Other texts are cut.
+    """
+    if max(map(len, texts)) > longest:
+        before, after = map(_list_entries, values)
+        if before is not None and after is not None and before.keys() != after.keys():
+            gone = ", ".join(entry for entry in before if entry not in after)
+            new = ", ".join(entry for entry in after if entry not in before)
+            label, texts = f"{label}: removed → added", (gone or NOTHING, new or NOTHING)
+            longest = LONGEST
+    old, now = (_cut(text, longest) for text in texts)
+    return label, old, now
+
+
+def _list_entries(value: Any) -> dict[str, None] | None:
+    """Returns the entries of a list or an object as texts; ``None`` for any other value."""
+    if isinstance(value, dict):
+        members = ({name: member} for name, member in value.items())
+        return dict.fromkeys(json.dumps(each, ensure_ascii=False)[1:-1] for each in members)
+    if isinstance(value, list):
+        return dict.fromkeys(map(str, value))
+    return {} if value is None else None
+
+
+def _cut(text: str, longest: int) -> str:
+    """Returns a text that a page can show; a digest tells apart those with the same beginning."""
+    if len(text) <= longest:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LENGTH]
+    return f"{text[:longest]}… ({len(text):,} characters, SHA-256 {digest}…)"
 
 
 def label_renderer(variants: dict[str, str]) -> Callable[[str], str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from decimal import Decimal
@@ -24,6 +25,7 @@ from tests.support.operators import commands
 
 Edit = Callable[[dict[str, Any]], None]
 HALF, DOUBLE = "0.0000005", "0.000002"
+NAMES = [f"parameter_{number:02}" for number in range(20)]
 
 
 @pytest.fixture
@@ -74,6 +76,67 @@ def test_a_column_is_named_with_both_values(
     stored[kind][0] |= members
     [row] = plan_of(stored)
     assert (row.kind, row.outcome, lines_of(row)) == (kind, "update", lines)
+
+
+def change_column(stored: dict[str, Any], kind: str, column: str, values: list[Any]) -> list[str]:
+    """Stores the first value in the first row of a kind; returns the lines of the second one."""
+    row = stored[kind][0]
+    row[column] = values[0]
+    imports.apply(imports.parse(json.dumps(stored).encode()))
+    row[column] = values[1]
+    [planned] = plan_of(stored)
+    return lines_of(planned)
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "values", "line"),
+    [
+        ("endpoints", "supported_parameters", [NAMES, NAMES[:-1]],
+         "Supported parameters: removed → added: parameter_19 → –"),
+        ("endpoints", "supported_parameters", [NAMES[1:], [*NAMES[2:], "new"]],
+         "Supported parameters: removed → added: parameter_01 → new"),
+        ("models", "default_parameters",
+         [dict.fromkeys(NAMES, 0), {**dict.fromkeys(NAMES, 0), "parameter_19": {"a": 1}}],
+         'Default parameters: removed → added: "parameter_19": 0 → "parameter_19": {"a": 1}'),
+        ("models", "supported_voices", [None, NAMES],
+         f"Supported voices: removed → added: – → {', '.join(NAMES)}"),
+    ],
+)  # fmt: skip
+def test_of_a_long_list_or_object_the_entries_that_change_are_shown(
+    stored: dict[str, Any], kind: str, column: str, values: list[Any], line: str
+) -> None:
+    assert change_column(stored, kind, column, values) == [line]
+
+
+@pytest.mark.parametrize(
+    ("kind", "column", "values", "texts"),
+    [
+        ("models", "description", ["x" * 121, "x" * 120], ["x" * 121, "x" * 120]),
+        ("models", "description", [f"{'x' * 120}a", f"{'x' * 120}b"],
+         [f"{'x' * 120}a", f"{'x' * 120}b"]),
+        # The same entries in another order.
+        ("endpoints", "supported_parameters", [NAMES, NAMES[::-1]],
+         [", ".join(NAMES), ", ".join(NAMES[::-1])]),
+    ],
+)  # fmt: skip
+def test_a_cut_text_tells_its_length_and_a_digest(
+    stored: dict[str, Any], kind: str, column: str, values: list[Any], texts: list[str]
+) -> None:
+    cut = [
+        text
+        if len(text) == 120
+        else f"{text[:120]}… ({len(text)} characters, SHA-256 "
+        f"{hashlib.sha256(text.encode()).hexdigest()[:16]}…)"
+        for text in texts
+    ]
+    label = column.replace("_", " ").capitalize()
+    assert change_column(stored, kind, column, values) == [f"{label}: {cut[0]} → {cut[1]}"]
+
+
+def test_a_long_base_url_is_shown_whole(stored: dict[str, Any]) -> None:
+    old, new = (f"https://{'api.' * 40}{host}/v1" for host in ("example.com", "listener.example"))
+    lines = change_column(stored, "providers", "base_url", [old, new])
+    assert lines == [f"Base URL: {old} → {new}"]
 
 
 @pytest.mark.parametrize(

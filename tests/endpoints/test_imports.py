@@ -13,7 +13,7 @@ from accounts.models import ByokCredential
 from catalog.aliases.names import ModelNotFound
 from catalog.models import LanguageModel, PriceVersion, Provider
 from config.bulk.problems import ImportRefused
-from config.bulk.report import Report
+from config.bulk.report import ImportPlan, Report
 from config.bulk.rows import MAX_LINE
 from endpoints import imports
 from endpoints.models import Attestation, Draft, EndpointLimitReached, PrivateEndpoint
@@ -515,6 +515,18 @@ def test_settings_travel_with_an_export(tenant: Tenant, row: dict[str, Any]) -> 
     assert list(stored.order_by("created_at", "id").values_list("fallback", flat=True)) == [
         "none", None,
     ]  # fmt: skip
+
+
+def test_a_plan_names_the_settings_that_change(tenant: Tenant, row: dict[str, Any]) -> None:
+    names = ["temperature", "top_p", "top_k", "seed", "stop", "logprobs", "tools", "tool_choice"]
+    stated = {"excluded_parameters": names, "string_content": True, "reported_model": "falcon"}
+    load(tenant, row | {"settings": stated})
+    planned = ImportPlan(1)
+    changed = {**stated, "reported_model": "other"}
+    load(tenant, row | {"settings": changed}, dry_run=True, on_row=planned.add)
+    assert [str(each) for each in planned.rows[0].changes] == [
+        'Settings: removed → added: "reported_model": "falcon" → "reported_model": "other"'
+    ]
 
 
 def test_changed_settings_update_a_draft(tenant: Tenant, row: dict[str, Any]) -> None:

@@ -20,9 +20,9 @@ _LIMITS: Final = ("context_length", "max_completion_tokens")
 def find_column_changes(row: Model, values: Mapping[str, Any]) -> list[Change]:
     """Returns the columns of a stored row that would get another value."""
     return [
-        Change(name, _write_text(getattr(row, name)), _write_text(value))
-        for name, value in values.items()
-        if getattr(row, name) != value
+        Change(name, _write_text(old), _write_text(new), values=(old, new))
+        for name, new in values.items()
+        if (old := getattr(row, name)) != new
     ]
 
 

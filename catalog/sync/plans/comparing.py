@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from decimal import ROUND_UP, Context, Decimal
 from typing import Any, Final, NamedTuple
 
-from catalog.sync.plans.wording import RATES, describe_column, describe_value
+from catalog.sync.plans.wording import RATES, describe_column, describe_value, find_limit
+from config.console.formatting import write_difference
 
 _CONDITIONS: Final = ("min_prompt_tokens", "utc_start", "utc_end", "utc_days")
 # The rate that applies where a rate is not stated.
@@ -46,17 +47,20 @@ class Change(NamedTuple):
 
     ``percent`` is the rise of a rate, with its sign; ``None`` for other columns, and for a rate
     that was 0. Where a rate is not stated, the one that applies instead counts: without a rate for
-    cached tokens, they cost what the others do.
+    cached tokens, they cost what the others do. ``values`` are those of a list or an object, of
+    which people see the entries that change if it is long.
     """
 
     column: str
     old: str | None
     new: str | None
     percent: Decimal | None = None
+    values: tuple[Any, Any] = (None, None)
 
     def __str__(self) -> str:
         effect = f" ({self.effect})" if self.effect else ""
-        return f"{self.label}: {self.before} → {self.after}{effect}"
+        label, before, after = self._difference
+        return f"{label}: {before} → {after}{effect}"
 
     @property
     def is_rate(self) -> bool:
@@ -64,15 +68,21 @@ class Change(NamedTuple):
 
     @property
     def label(self) -> str:
-        return describe_column(self.column)
+        return self._difference[0]
 
     @property
     def before(self) -> str:
-        return describe_value(self.column, self.old)
+        return self._difference[1]
 
     @property
     def after(self) -> str:
-        return describe_value(self.column, self.new)
+        return self._difference[2]
+
+    @property
+    def _difference(self) -> tuple[str, str, str]:
+        texts = describe_value(self.column, self.old), describe_value(self.column, self.new)
+        longest = find_limit(self.column)
+        return write_difference(describe_column(self.column), texts, self.values, longest=longest)
 
     @property
     def effect(self) -> str:
@@ -98,7 +108,7 @@ class Change(NamedTuple):
     def members(self) -> dict[str, Any]:
         """The change as programs read it."""
         percent = None if self.percent is None else format(self.percent, "f")
-        return {**self._asdict(), "percent": percent}
+        return {"column": self.column, "old": self.old, "new": self.new, "percent": percent}
 
     def rises_above(self, limit: Decimal) -> bool:
         """Returns whether a rate rises by more than ``limit`` percent."""

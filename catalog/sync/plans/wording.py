@@ -8,14 +8,15 @@ from typing import Final
 
 from catalog.pricing.rules import KIND_OF_KEY, KINDS
 from config.api.text import plain_digits
-from config.console.formatting import dollars
+from config.console.formatting import LONGEST, NOTHING, dollars
 
 RATES: Final = "pricing."
 ESTIMATE: Final = "estimate."
-NOTHING: Final = "–"
 _EXACT: Final = Context(prec=80)
 _PER_MILLION: Final = 6
 _SHOWN: Final = 120
+# Where requests go: the ends of these tell as much as their beginnings.
+_WHOLE: Final = frozenset(("base_url", "upstream_model_id"))
 # The rates of the contract's pricing object, and what lines bill.
 _RATE_LABELS: Final = {
     "prompt": "Prompt",
@@ -88,7 +89,12 @@ def describe_value(column: str, value: str | None) -> str:
         return _describe_rate(column, value)
     if column in _COUNTS and value.isdecimal():
         return f"{int(value):,}"
-    return value if len(value) <= _SHOWN else f"{value[:_SHOWN]}…"
+    return value
+
+
+def find_limit(column: str) -> int:
+    """Returns the number of characters of a value that a plan shows."""
+    return LONGEST if column in _WHOLE else _SHOWN
 
 
 def _describe_rate(column: str, value: str) -> str:

@@ -40,6 +40,14 @@ def test_of_a_long_list_the_entries_that_change_are_shown() -> None:
     assert describe("names", kept, [*kept[1:], "new"]) == Difference(label, names[0], "new")
 
 
+def test_of_a_long_object_the_members_that_change_are_shown() -> None:
+    members = {f"acme/{number:036}": 1 for number in range(60)}
+    last = [*members][-1]
+    assert describe("names", members, {**members, last: [1, 2]}) == Difference(
+        "Names: removed → added", f'"{last}": 1', f'"{last}": [1, 2]'
+    )
+
+
 def test_another_order_of_a_long_list_is_seen() -> None:
     names = [f"acme/{number:036}" for number in range(60)]
     shown = describe("names", names, [*names[:-2], names[-1], names[-2]])

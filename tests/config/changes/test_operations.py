@@ -377,6 +377,22 @@ def test_an_import_waits_and_is_planned_again(ann: Client, bob: Client) -> None:
     assert (entry.actor, entry.action) == ("operator bob", f"{made}, proposed by operator ann")
 
 
+def test_a_file_that_removes_one_of_many_parameters_names_it(ann: Client, bob: Client) -> None:
+    endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
+    names = [f"parameter_{number:02}" for number in range(20)]
+    endpoint.supported_parameters = names
+    endpoint.save_fields("supported_parameters")
+    content = json.loads(imports.export()[0])
+    content["endpoints"][0]["supported_parameters"] = names[:-1]
+    demand(ChangeKind.PRICES)
+    with snapshots.unchanged():
+        upload(ann, json.dumps(content).encode())
+        made = proposed()
+    label = "Supported parameters: removed → added"
+    assert made.changes[0]["changes"] == [[label, names[-1], "–", "", ""]]
+    assert label in bob.get(page(made)).content.decode()
+
+
 def test_a_file_of_which_rows_would_be_hidden_is_not_proposed(
     ann: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
