@@ -31,7 +31,12 @@ from catalog.rows import (
     provider_row,
     provider_values,
 )
-from catalog.sync.plans.columns import find_column_changes, find_price_changes, list_terms
+from catalog.sync.plans.columns import (
+    find_column_changes,
+    find_price_changes,
+    list_columns,
+    list_terms,
+)
 from config.bulk.problems import Problems
 from config.bulk.report import Report, RowListener, RowOutcome
 from config.clocks.clock import clock
@@ -47,6 +52,8 @@ BUNDLED: Final = Path(__file__).with_name("data") / "catalogue.json"
 # Rows of providers that are not there yet cannot be locked.
 _TAKE_TURNS: Final = "SELECT pg_advisory_xact_lock(hashtextextended('causeway_catalogue', 0))"
 _ORIGIN: Final = ("source", "as_of", "updated_at")
+# What a plan shows of a new row.
+_TERMS: Final = {"providers": ("dialect", "base_url"), "models": ("slug", "context_length")}
 
 
 class _About(msgspec.Struct):
@@ -201,7 +208,7 @@ def _upsert(
         if row is None:
             stored[key] = row = model(**values)
             created.append(row)
-            count_row(kind, key, RowOutcome.CREATE)
+            count_row(kind, key, RowOutcome.CREATE, list_columns(values, _TERMS[kind]))
         elif changes := find_column_changes(row, values):
             _assign(row, values)
             updated.append(row)

@@ -29,7 +29,12 @@ from catalog.abilities import DeclaredParameter
 from catalog.pricing import Price
 from catalog.pricing.contract import InvalidPricing, Lines
 from catalog.rows import Timeouts, limits_of, pricing_members, timeouts_of
-from catalog.sync.plans.columns import find_column_changes, find_price_changes
+from catalog.sync.plans.columns import (
+    find_column_changes,
+    find_price_changes,
+    list_columns,
+    list_terms,
+)
 from catalog.sync.plans.comparing import Change
 from config.api.errors import GatewayError
 from config.api.text import CONTROL_CHARACTERS
@@ -251,24 +256,24 @@ def _check(
 ) -> None:
     """Decides the outcome of each row, and collects the problems."""
     drafts = [_draft(match.row) for match in matches]
-    refusals = PrivateEndpoint.objects.refusals(organization_id, drafts)
+    prices = PrivateEndpoint.objects.price_drafts(organization_id, drafts)
     made: dict[str, _Match] = {}
-    for match, refusal in zip(matches, refusals, strict=True):
+    for match, draft, price in zip(matches, drafts, prices, strict=True):
         row, endpoint = match.row, match.endpoint
         first = made.setdefault(row.model_permaslug, match) if row.model else match
         if row.model != first.row.model:
             problems.add(match.line, f"model: line {first.line} makes it with other members")
             continue
-        if isinstance(refusal, ModelExists):
-            problems.add(match.line, refusal.message)
+        if isinstance(price, ModelExists):
+            problems.add(match.line, price.message)
             continue
         if endpoint is None:
             if match.line != match.first_line:
                 problems.add(match.line, f"the same endpoint as line {match.first_line}")
-            elif refusal is not None:
-                problems.add(match.line, refusal.message)
+            elif isinstance(price, GatewayError):
+                problems.add(match.line, price.message)
             else:
-                count(KIND, row.text, RowOutcome.CREATE)
+                count(KIND, row.text, RowOutcome.CREATE, _list_terms(draft, price))
             continue
         try:
             is_equal = not _changes(row, endpoint) and _new_price(row, endpoint) is None
@@ -336,6 +341,12 @@ def _changes(row: _Row, endpoint: PrivateEndpoint) -> dict[str, Any]:
             require_tools(declared, endpoint.tested_parameters)
             changes["declared_parameters"] = declared
     return changes
+
+
+def _list_terms(draft: Draft, price: Price) -> list[Change]:
+    """Returns what a plan shows of a new draft."""
+    place = {"upstream_model_id": draft.upstream_model_id, "base_url": draft.base_url}
+    return [*list_terms(price, draft.settings or {}), *list_columns(place, place)]
 
 
 def _list_changes(row: _Row, endpoint: PrivateEndpoint) -> list[Change]:

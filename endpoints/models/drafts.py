@@ -128,6 +128,17 @@ class Draft:
             return exc
         return None
 
+    def find_price(
+        self,
+        model: LanguageModel,
+        provider: UpstreamProvider,
+        public: Mapping[str, list[ModelEndpoint]],
+    ) -> Price:
+        """Returns the price of the new endpoint, before cache rates are derived."""
+        if self.price is not None:
+            return self.price
+        return list_price(endpoints_among(public, model), provider)
+
 
 class UpstreamProvider(Protocol):
     """A provider of the catalogue, or one of an organization's own."""

@@ -37,7 +37,6 @@ from endpoints.models.drafts import (
     canonical_base_url,
     endpoints_among,
     find_references,
-    list_price,
     public_endpoints,
     require_base_url,
     require_text,
@@ -195,16 +194,21 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
             f"endpoints; {added} more do not fit."
         )
 
-    def refusals(
+    def price_drafts(
         self, organization_id: uuid.UUID, drafts: Sequence[Draft]
-    ) -> list[GatewayError | None]:
-        """Returns an error or ``None`` for each draft; does not check the limit."""
+    ) -> list[Price | GatewayError]:
+        """Returns the price that each draft would get, or the error that refuses the draft.
+
+        Does not check the limit.
+        """
         public = public_endpoints(draft.model_permaslug for draft in drafts)
         made = _plan_models(organization_id, drafts, reuses=True)
         own = self._own_providers(organization_id)
         references = find_references(drafts, organization_id, own, made)
         return [
-            found if isinstance(found, GatewayError) else draft.find_refusal(*found, public)
+            found
+            if isinstance(found, GatewayError)
+            else draft.find_refusal(*found, public) or draft.find_price(*found, public)
             for draft, found in zip(drafts, references, strict=True)
         ]
 
@@ -253,10 +257,8 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
                 request_fingerprint=draft.fingerprint,
                 **time_columns(draft.time_limits),
             )
-            price = draft.price
-            if price is None:
-                price = list_price(listed, provider)
-            elif not is_bulk:
+            price = draft.find_price(model, provider, public)
+            if draft.price is not None and not is_bulk:
                 price = with_cache_rates(price, listed, provider)
             endpoint.price = PriceVersion.of(subject_id=endpoint.pk, price=price)
             endpoint.attestation = next_attestation(endpoint, by=by)

@@ -204,18 +204,24 @@ def test_import_command_lists_its_plan_and_changes_nothing(db: None, tmp_path: P
         "prompt": "0.0000005", "completion": "1", "image": "0.1", "input_cache_read": "0",
         "image_token": "0.00003",
     }  # fmt: skip
+    made = {
+        ("providers", "acme"): {"dialect": "openai", "base_url": "https://api.acme.example/v1"},
+        ("models", "acme/falcon-2026-06-01"): {"slug": "acme/falcon"},
+        ("endpoints", "acme/falcon-2026-06-01 acme falcon global"): {
+            f"pricing.{name}": rate for name, rate in rates.items()
+        },
+    }
     steps = [
-        {"kind": "providers", "row": "acme", "fate": "create"},
-        {"kind": "models", "row": "acme/falcon-2026-06-01", "fate": "create"},
         {
-            "kind": "endpoints",
-            "row": "acme/falcon-2026-06-01 acme falcon global",
+            "kind": kind,
+            "row": row,
             "fate": "create",
             "changes": [
-                {"column": f"pricing.{name}", "old": None, "new": rate, "percent": None}
-                for name, rate in rates.items()
+                {"column": column, "old": None, "new": value, "percent": None}
+                for column, value in columns.items()
             ],
-        },
+        }
+        for (kind, row), columns in made.items()
     ]
     assert run_json("import_catalog", str(file), "--plan") == (report | {"plan": steps}, "")
     for option in ("--plan", "--dry-run"):
@@ -227,8 +233,11 @@ def test_import_command_lists_its_plan_and_changes_nothing(db: None, tmp_path: P
             "dry_run: yes",
         ]
         assert err.splitlines() == [
-            "create: providers 'acme'",
-            "create: models 'acme/falcon-2026-06-01'",
+            (
+                "create: providers 'acme': Dialect: – → openai; "
+                "Base URL: – → https://api.acme.example/v1"
+            ),
+            "create: models 'acme/falcon-2026-06-01': Public name: – → acme/falcon",
             (
                 "create: endpoints 'acme/falcon-2026-06-01 acme falcon global': "
                 "Prompt: – → $0.5 per million; Completion: – → $1,000,000 per million; "

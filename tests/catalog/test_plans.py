@@ -231,6 +231,13 @@ def test_a_leap_of_a_price_is_a_risk(
     assert row.risks == risks
 
 
+def test_a_new_endpoint_that_costs_nothing_is_said_to_be_free(stored: dict[str, Any]) -> None:
+    free = {"prompt": "0", "completion": "0"}
+    stored["endpoints"][0] |= {"upstream_model_id": "new", "pricing": free}
+    [row] = plan_of(stored)
+    assert lines_of(row) == ["Price: – → free"]
+
+
 def test_a_vanishing_endpoint_is_a_risk_and_a_new_one_is_none() -> None:
     [gone] = find_changes({"is_listed": "yes"}, {"is_listed": "no"})
     assert gone.risk == "vanishes"

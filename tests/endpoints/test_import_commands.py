@@ -54,10 +54,16 @@ def test_the_command_lists_its_plan_and_changes_nothing(
     file.write_bytes(encoded(row, second | other, third))
     before = snapshots.everything()
     report = json.loads(run(key, str(file), "--plan", "--json")[0])
-    [changes] = [step.pop("changes") for step in report["plan"] if "changes" in step]
-    assert [(each["column"], each["old"], each["new"]) for each in changes] == [
-        ("pricing.prompt", "0.0000005", "0.000001"), ("declared_zdr", "yes", "no"),
-    ]  # fmt: skip
+    changes = [step.pop("changes") for step in report["plan"]]
+    assert [[(each["column"], each["old"], each["new"]) for each in step] for step in changes] == [
+        [("pricing.prompt", "0.0000005", "0.000001"), ("declared_zdr", "yes", "no")],
+        [
+            ("pricing.prompt", None, "0.0000005"),
+            ("pricing.completion", None, "0.0000015"),
+            ("upstream_model_id", None, "third"),
+            ("base_url", None, "https://llm.example.com/v1"),
+        ],
+    ]
     name = "acme/falcon-2026-01-01 acme {} https://llm.example.com/v1"
     assert report == {
         "created": {KIND: 1},
@@ -74,7 +80,11 @@ def test_the_command_lists_its_plan_and_changes_nothing(
             f"update: {KIND} {name.format('second')!r}: "
             "Prompt: $0.5 per million → $1 per million (+100 %); Declared ZDR: yes → no"
         ),
-        f"create: {KIND} {name.format('third')!r}",
+        (
+            f"create: {KIND} {name.format('third')!r}: "
+            "Prompt: – → $0.5 per million; Completion: – → $1.5 per million; "
+            "Upstream model: – → third; Base URL: – → https://llm.example.com/v1"
+        ),
     ]
     assert snapshots.everything() == before
 

@@ -109,6 +109,26 @@ def test_absent_fields_declare_nothing_and_take_the_list_price(
     assert Attestation.objects.count() == 0
 
 
+def test_a_plan_shows_what_a_draft_without_a_price_will_cost(
+    tenant: Tenant, model: LanguageModel, provider: Provider, request_body: dict[str, Any]
+) -> None:
+    factories.make_endpoint(model, provider, price=factories.make_price("0.3", "0.4"))
+    unpriced = factories.make_model("acme/owl").canonical_slug
+    planned = ImportPlan(2)
+    limited = {"settings": {"max_completion_tokens": 512}, "model_permaslug": unpriced}
+    with snapshots.unchanged():
+        load(tenant, request_body, request_body | limited, dry_run=True, on_row=planned.add)
+    place = ["Upstream model: – → sim-echo", "Base URL: – → https://llm.example.com/v1"]
+    assert [[str(each) for each in row.changes] for row in planned.rows] == [
+        [
+            "Prompt: – → $300,000 per million",
+            "Completion: – → $400,000 per million",
+            *place,
+        ],
+        ["Price: – → free", "Largest completion: – → 512", *place],
+    ]
+
+
 def test_drafts_keep_the_order_of_the_file(tenant: Tenant, row: dict[str, Any]) -> None:
     names = [f"deployment-{number}" for number in (3, 1, 2)]
     load(tenant, *(row | {"upstream_model_id": name} for name in names))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date
 from typing import Any, Final
 
@@ -35,7 +35,15 @@ def list_terms(price: Price, values: Mapping[str, Any]) -> list[Change]:
     """Returns what a new endpoint costs and what it can take, as changes from nothing."""
     stated = {name: values.get(name) for name in _LIMITS}
     found = find_changes({}, {**_members_of(price), **stated})
-    return [change for change in found if change.is_rate or change.new is not None]
+    shown = [change for change in found if change.is_rate or change.new is not None]
+    # Rates of 0 are no changes from nothing.
+    return [Change("price", None, "free"), *shown] if price.is_free else shown
+
+
+def list_columns(values: Mapping[str, Any], names: Iterable[str]) -> list[Change]:
+    """Returns columns of a new row that have a value, as changes from nothing."""
+    texts = {name: _write_text(values.get(name)) for name in names}
+    return [Change(name, None, text) for name, text in texts.items() if text is not None]
 
 
 def _members_of(price: Price) -> dict[str, Any]:

@@ -51,6 +51,7 @@ _LABELS: Final = {
     "retains_prompts": "Keeps prompts",
     "slug": "Public name",
     "uncharged": "Cannot be charged",
+    "upstream_model_id": "Upstream model",
     "trains_on_prompts": "Trains on prompts",
     "zdr": "Zero data retention",
 }

@@ -27,6 +27,7 @@ from tests.support import factories
 from tests.support.catalogue import make_proposal
 from tests.support.console import change, fingerprint, listing, messages_of, page, read_form
 from tests.support.database import snapshots
+from tests.support.endpoints.creating import body_of
 from tests.support.factories import Tenant
 from tests.support.governance import make_guardrail
 from tests.support.operators.four_eyes import WHY, approve, decide, demand, press, proposed, sign_in
@@ -391,6 +392,30 @@ def test_a_file_that_removes_one_of_many_parameters_names_it(ann: Client, bob: C
     label = "Supported parameters: removed → added"
     assert made.changes[0]["changes"] == [[label, names[-1], "–", "", ""]]
     assert label in bob.get(page(made)).content.decode()
+
+
+def test_a_file_shows_the_host_of_its_new_provider_and_the_price_of_its_draft(
+    ann: Client, bob: Client, tenant: Tenant
+) -> None:
+    model, provider = factories.make_model(), factories.make_provider()
+    content = json.loads(imports.export()[0])
+    made = {"slug": "made", "name": "Made", "base_url": "https://listener.example/v1"}
+    content["providers"] = [{**content["providers"][0], **made}]
+    draft = {**body_of(model, provider), "pricing": {"prompt": "0.000009", "completion": "0"}}
+    demand(ChangeKind.PRICES)
+    with snapshots.unchanged():
+        upload(ann, json.dumps(content).encode())
+        path = reverse("admin:endpoints_privateendpoint_import_file")
+        file = SimpleUploadedFile("e.jsonl", json.dumps(draft).encode())
+        shown = ann.post(path, {"file": file, "organization": str(tenant.organization.pk)})
+        ann.post(path, {"signed_upload": shown.context["signed_upload"], **WHY})
+    catalogue, drafts = ChangeSet.objects.order_by("pk")
+    for change_set, texts in (
+        (catalogue, ["Base URL", "https://listener.example/v1", "Dialect", "openai"]),
+        (drafts, ["$9 per million", "Upstream model", draft["upstream_model_id"]]),
+    ):
+        text = bob.get(page(change_set)).content.decode()
+        assert [each for each in texts if f">{each}<" not in text] == []
 
 
 def test_a_file_of_which_rows_would_be_hidden_is_not_proposed(
