@@ -128,6 +128,9 @@ def test_only_caddy_can_be_reached_and_it_alone_is_believed(
     address = services["caddy"]["networks"]["front"]["ipv4_address"]
     assert services["serve"]["environment"]["FORWARDED_ALLOW_IPS"] == address
     assert ip_address(address) in ip_network(network["subnet"])
+    # An engine gives the first free address of the range to what starts first.
+    assert ip_network(network["ip_range"]).subnet_of(ip_network(network["subnet"]))
+    assert ip_address(address) not in ip_network(network["ip_range"])
     in_front = {name for name, one in services.items() if "front" in one.get("networks", [])}
     assert in_front == {"serve", "caddy"}
     assert services["db"]["networks"] == ["back"]
