@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 import shutil
+import signal
 import socket
 import sys
 import uuid
@@ -74,6 +75,8 @@ class Command(BaseCommand):
 
         self.stderr.write(f"Serving on {address_of(listener)} with {workers} worker(s).")
         if workers == 1:
+            # Nobody replaces the only worker, and its streams must not break.
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
             if metrics is not None:
                 metrics.start()
             run(lambda: None)

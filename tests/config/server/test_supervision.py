@@ -92,6 +92,23 @@ def test_sighup_replaces_the_workers_and_ends_no_stream(site: Site) -> None:
     assert (code, "Traceback" in errors) == (0, False), errors
 
 
+def test_sighup_leaves_the_only_worker_and_its_streams_alone(site: Site) -> None:
+    site.publish("sim-gated")
+    with serve() as served:
+        site.server = served.address
+        answer = site.post(site.chat_body("one two", stream=True), stream=True)
+        chunks = answer.iter_content(None)
+        first = next(chunks)
+        served.process.send_signal(signal.SIGHUP)
+        assert ready_status(served) == 200
+        site.upstream.release(20)
+        events = events_of((first + b"".join(chunks)).decode())
+        answer.close()
+        assert content_of(events) == "You said: one two"
+        code, errors = served.stop()
+    assert code == 0, errors
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_stopping_service_tells_its_proxy_and_still_serves(site: Site, workers: str) -> None:
     site.publish()
