@@ -14,6 +14,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from config.local.bootstrap import install_command
 from inference.models import Generation
 from tests.support.bulkheads.counters import read_counter
 from tests.support.inference.site import OPERATOR_SECRET, Site
@@ -207,7 +208,7 @@ def test_without_the_extra_the_start_says_what_to_install(
     result = manage("verify_ledger", **variables)
     assert result.returncode == 1
     assert "OTEL_EXPORTER_OTLP_ENDPOINT needs the extra otel" in result.stderr
-    assert "causeway-gateway[otel]" in result.stderr
+    assert install_command("otel") in result.stderr
     assert manage("verify_ledger", **variables, OTEL_SDK_DISABLED="true").returncode == 0
     with pytest.raises(ImproperlyConfigured, match="OTEL_EXPORTER_OTLP_PROTOCOL must be http/prot"):
         read_settings(OTEL_EXPORTER_OTLP_ENDPOINT="http://x", OTEL_EXPORTER_OTLP_PROTOCOL="grpc")
