@@ -102,8 +102,9 @@ def inspect_for(organization_id: UUID, wish: ConnectWish) -> OwnInspection:
             "The organization's own key of a provider is stored with POST /byok."
         )
     base = read_url(wish.target)
+    plain = _PLAIN.format(wish.advice)
     if base.scheme != "https":
-        raise ConnectRefused(_PLAIN.format(wish.advice))
+        raise ConnectRefused(plain)
     provider = _find_provider(organization, base.text)
     before = organization.reach
     authorities = read_wished_authorities(wish)
@@ -113,9 +114,8 @@ def inspect_for(organization_id: UUID, wish: ConnectWish) -> OwnInspection:
     secret = wish.secret or NO_SECRET
     if wish.secret is None and (credential := _find_credential(organization, provider)):
         secret = _reveal(credential)
-    server, rows, test = asyncio.run(
-        ask_server(wish, Server(base.text, "openai", secret, reach, wish.advice))
-    )
+    asked = Server(base.text, "openai", secret, reach, wish.advice, plain)
+    server, rows, test = asyncio.run(ask_server(wish, asked))
     models = narrow(rows, wish)
     names = [model.upstream_id for model in models]
     kind = recognize(rows, host_of(server))

@@ -87,6 +87,8 @@ class Server:
     secret: Secret
     reach: Reach
     advice: Advice
+    # What to do about plain HTTP where it is not allowed.
+    tls_advice: str = ""
 
 
 class TestResult(NamedTuple):
@@ -374,7 +376,7 @@ def _explain_silence(server: Server, base: BaseURL, exc: egress.EgressError) -> 
         )
     if is_late:
         text = f"{late} Is the address right, and does a firewall let this machine reach it?"
-        if base.scheme == "https":
+        if base.scheme == "https" and not server.tls_advice:
             text += f" If it speaks plain HTTP, use http://{place}{_path_of(base)}."
         return text
     is_local = base.host == "localhost" or (address is not None and address.is_loopback)
@@ -397,7 +399,8 @@ def _explain_tls(base: BaseURL, detail: str, server: Server) -> str:
     place = _place_of(base)
     match detail:
         case rules.NO_TLS:
-            return f"The server at {place} speaks plain HTTP. Use http://{place}{_path_of(base)}."
+            what = server.tls_advice or f"Use http://{place}{_path_of(base)}."
+            return f"The server at {place} speaks plain HTTP. {what}"
         case rules.UNKNOWN_AUTHORITY:
             given = ", and not by the one that is given" if server.reach.authorities else ""
             return (

@@ -25,7 +25,7 @@ from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.simulator.server import Simulator
-from tests.support.upstreams.tls import Authority
+from tests.support.upstreams.tls import Authority, answering_anything
 
 KEY = "sk-of-the-server-0123456789"
 
@@ -244,6 +244,18 @@ def test_drafts_that_a_broken_off_connection_has_left_are_activated(
     assert found["models"] == ["acme/sim-cached", "acme/sim-echo", "acme/sim-extra"]
     assert str(drafts[0].pk) in found["endpoints"]
     assert set(present.filter(status="draft")) == set(drafts[1:])
+
+
+def test_a_server_that_speaks_plain_http_needs_tls(tenant: Tenant) -> None:
+    organization = str(tenant.organization.pk)
+    with snapshots.unchanged(), answering_anything(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
+        url = f"https://127.0.0.1:{port}/v1"
+        message = refuse(url, "--organization", organization, "--key", KEY, "--allow")
+    assert message.startswith(
+        f"The server at 127.0.0.1:{port} speaks plain HTTP. A private endpoint is called by "
+        "https:// alone. Give the server TLS"
+    )
+    assert "Use http" not in message
 
 
 @pytest.fixture

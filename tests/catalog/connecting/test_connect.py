@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import socket
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from ipaddress import ip_network
 from pathlib import Path
@@ -22,7 +20,14 @@ from config.egress.addresses import PinnedHost, Proxy
 from tests.support.database import snapshots
 from tests.support.operators import commands
 from tests.support.upstreams.listing import OLLAMA, VLLM, answer_models
-from tests.support.upstreams.tls import Authority, Server, answering, sending, serving
+from tests.support.upstreams.tls import (
+    Authority,
+    Server,
+    answering,
+    answering_anything,
+    sending,
+    serving,
+)
 
 KEY = "sk-of-the-server-0123456789"
 
@@ -54,23 +59,6 @@ def refuse(*arguments: str) -> str:
 
 def url_of(server: Server, path: str = "/v1", scheme: str = "http") -> str:
     return f"{scheme}://127.0.0.1:{server.port}{path}"
-
-
-@contextmanager
-def answering_anything(answer: bytes) -> Iterator[int]:
-    """Yields the port of a server that answers the first bytes, whatever they are."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def answer_once() -> None:
-            line, _ = listener.accept()
-            with line:
-                line.recv(65_536)
-                line.sendall(answer)
-
-        thread = threading.Thread(target=answer_once, daemon=True)
-        thread.start()
-        yield listener.getsockname()[1]
-        thread.join(60)
 
 
 def test_connect_stores_a_server_with_all_its_models(ollama: Server) -> None:

@@ -211,3 +211,20 @@ def sending(*pieces: bytes) -> Script:
         return False
 
     return script
+
+
+@contextmanager
+def answering_anything(answer: bytes) -> Iterator[int]:
+    """Yields the port of a server that answers the first bytes, whatever they are."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer_once() -> None:
+            line, _ = listener.accept()
+            with line:
+                line.recv(65_536)
+                line.sendall(answer)
+
+        thread = threading.Thread(target=answer_once, daemon=True)
+        thread.start()
+        yield listener.getsockname()[1]
+        thread.join(60)
