@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 import socket
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -105,6 +106,8 @@ class LeaseManager(models.Manager["Lease"]):
     def __init__(self) -> None:
         super().__init__()
         self._held: Counter[str] = Counter()
+        # Held while a renewal runs.
+        self._lock = threading.Lock()
 
     @contextmanager
     def hold(self, name: str, *, every_seconds: float, waits_first: bool = False) -> Iterator[bool]:
@@ -119,7 +122,7 @@ class LeaseManager(models.Manager["Lease"]):
         if not self._take(name, every_seconds, waits_first=waits_first):
             yield False
             return
-        self._held[name] += 1
+        self._count(name, 1)
         succeeded = interrupted = False
         try:
             yield True
@@ -128,7 +131,7 @@ class LeaseManager(models.Manager["Lease"]):
             interrupted = True
             raise
         finally:
-            self._held[name] -= 1
+            self._count(name, -1)
             values: dict[str, Any] = {
                 "name": name,
                 "holder": process_name(),
@@ -140,9 +143,8 @@ class LeaseManager(models.Manager["Lease"]):
 
     def renew(self) -> None:
         """Renews the leases that this process holds; the heartbeat of ``work`` calls it."""
-        names = [name for name, count in self._held.items() if count > 0]
-        if names:
-            with connection.cursor() as cursor:
+        with connection.cursor() as cursor, self._lock:
+            if names := [name for name, count in self._held.items() if count > 0]:
                 cursor.execute(_RENEW, {"names": names, "holder": process_name()})
 
     def note_result(self, name: str, result: int) -> None:
@@ -152,6 +154,14 @@ class LeaseManager(models.Manager["Lease"]):
     def note_progress(self, name: str) -> None:
         """Stores that a part of a long duty is done, so that it is not thought to hang."""
         self.filter(name=name).update(succeeded_at=TransactionNow())
+
+    def _count(self, name: str, change: int) -> None:
+        """Counts a lease as held or as released, after the renewal that may run.
+
+        A release would skip the row while a renewal has locked it, and nobody would end the lease.
+        """
+        with self._lock:
+            self._held[name] += change
 
     def _take(self, name: str, every_seconds: float, *, waits_first: bool) -> bool:
         values: dict[str, Any] = {

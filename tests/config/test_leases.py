@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -15,6 +16,7 @@ from django.urls import reverse
 
 from config.clocks.leases import LEASE_SECONDS, Interrupted, Lease, process_name
 from config.management.commands import work
+from tests.support.database.locks import beside, locked
 from tests.support.machine.waiting import wait_until
 
 OTHER = "elsewhere:1:x"
@@ -143,6 +145,60 @@ def test_a_locked_lease_stops_no_other_duty(transactional_db: None) -> None:
     finally:
         done.set()
         thread.join()
+    Lease.objects.all().delete()
+
+
+class WatchedLock:
+    """A lock that calls ``note`` before somebody waits for it."""
+
+    def __init__(self, note: Callable[[], None]) -> None:
+        self._lock, self._note = threading.Lock(), note
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self._note()
+            self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+
+def test_a_release_waits_for_a_renewal_by_its_own_process(
+    transactional_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renewed, may_commit = threading.Event(), threading.Event()
+    monkeypatch.setattr(Lease.objects, "_lock", WatchedLock(may_commit.set))
+
+    def commit_late(execute: Callable[..., Any], *statement: Any) -> Any:
+        with transaction.atomic():
+            result = execute(*statement)
+            renewed.set()
+            assert may_commit.wait(60)
+        return result
+
+    def renew() -> None:
+        with connection.execute_wrapper(commit_late):
+            Lease.objects.renew()
+
+    with ExitStack() as renewal:
+        with Lease.objects.hold("duty", every_seconds=60) as is_held:
+            assert is_held
+            change(failures=1)
+            renewal.enter_context(beside(renew))
+            assert renewed.wait(60)
+        may_commit.set()
+    lease = Lease.objects.get()
+    assert (lease.holder, lease.failures) == ("", 0)
+    assert hold() is False
+    Lease.objects.all().delete()
+
+
+def test_a_release_leaves_a_row_alone_that_another_session_has_locked(
+    transactional_db: None,
+) -> None:
+    with ExitStack() as session, Lease.objects.hold("duty", every_seconds=60):
+        session.enter_context(locked(Lease.objects.all()))
+    assert Lease.objects.get().holder == process_name()
     Lease.objects.all().delete()
 
 
