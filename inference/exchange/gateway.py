@@ -366,6 +366,11 @@ class Exchange:
     def is_stream(self) -> bool:
         return self._request.stream
 
+    @property
+    def has_failed_choice(self) -> bool:
+        """Whether any choice of the answer has ended in an error."""
+        return self._tally.has_failed_choice
+
     async def reply(self, rewrite: Rewrite, copies: int = 0) -> list[Piece]:
         """Returns the pieces of a whole reply and settles; raises :class:`GatewayError`.
 

@@ -179,9 +179,9 @@ class Tally:
     __slots__ = (
         "_allowance", "_allowed", "_alone", "_believed", "_candidate", "_characters", "_cost",
         "_costed", "_fee_percent", "_has_finished", "_is_after_output", "_is_final", "_is_last",
-        "_length", "_pictures", "_request", "_text", "at", "finish_reason", "native_finish_reason",
-        "output_bytes", "parts", "reported_cost_nano", "upstream_id", "upstream_model", "usage",
-        "usage_body",
+        "_length", "_pictures", "_request", "_text", "at", "finish_reason", "has_failed_choice",
+        "native_finish_reason", "output_bytes", "parts", "reported_cost_nano", "upstream_id",
+        "upstream_model", "usage", "usage_body",
     )  # fmt: skip
 
     def __init__(self, request: InferenceRequest, fee_percent: Decimal, at: int = 0) -> None:
@@ -204,6 +204,8 @@ class Tally:
         self.usage_body: Any = None
         self.finish_reason: str | None = None
         self.native_finish_reason: str | None = None
+        # Any choice has ended in an error; both reasons are those of the last one.
+        self.has_failed_choice = False
         self.upstream_id: str | None = None
         self.upstream_model: str | None = None
         # ``_is_after_output``: the usage came with or after the last output. ``_is_final``: and the
@@ -242,7 +244,10 @@ class Tally:
             part.fields["choices"] = choices
             self.finish_reason = reason or self.finish_reason
             self.native_finish_reason = native or self.native_finish_reason
+            if reason is not None and any(each.get("finish_reason") == "error" for each in choices):
+                self.has_failed_choice = True
         elif part.finish_reason is not None:
+            self.has_failed_choice |= part.finish_reason == "error"
             self.finish_reason = part.finish_reason
             self.native_finish_reason = part.native_finish_reason or self.native_finish_reason
         self.upstream_id = self.upstream_id or part.upstream_id

@@ -134,7 +134,7 @@ class CacheUse(Tap):
             or outcome is None
             or outcome.usage is None
             or outcome.status != Generation.Status.COMPLETED
-            or outcome.finish_reason == "error"
+            or self._exchange.has_failed_choice
             or self._may_be_cut(outcome)
             # Changed content filters have changed what the key of the entry stands for.
             or self._exchange.admission.request is not self._request

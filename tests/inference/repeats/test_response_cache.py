@@ -401,25 +401,30 @@ def test_failures_are_not_cached(kept: Site, behaviour: str) -> None:
     assert not KeptAnswer.objects.exists()
 
 
+@pytest.mark.parametrize("reasons", [("error",), ("error", "stop")])
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_answer_that_ends_in_an_error_is_not_cached(kept: Site, stream: bool) -> None:
+def test_an_answer_of_which_a_choice_ends_in_an_error_is_not_cached(
+    kept: Site, stream: bool, reasons: tuple[str, ...]
+) -> None:
     said = {"delta" if stream else "message": {"role": "assistant", "content": "Hi"}}
-    answer = {
-        "id": "a",
-        "choices": [{"index": 0, "finish_reason": "error", **said}],
-        "usage": {"prompt_tokens": 10, "completion_tokens": 20},
-    }
-    body, kind = json.dumps(answer), "application/json"
+    choices = [
+        {"index": place, "finish_reason": reason, **said} for place, reason in enumerate(reasons)
+    ]
+    usage = {"usage": {"prompt_tokens": 10, "completion_tokens": 20}}
+    body, kind = json.dumps({"id": "a", "choices": choices, **usage}), "application/json"
     if stream:
-        body, kind = f"data: {body}\n\ndata: [DONE]\n\n", "text/event-stream"
+        events = [*({"id": "a", "choices": [each]} for each in choices), {"choices": [], **usage}]
+        body = "".join(f"data: {json.dumps(each)}\n\n" for each in events) + "data: [DONE]\n\n"
+        kind = "text/event-stream"
     script = answering(body.encode(), headers=(f"Content-Type: {kind}",))
+    asked = kept.chat_body(stream=stream, n=len(reasons))
     with serving(script, trusted_context()) as server:
         kept.move(f"https://127.0.0.1:{server.port}/v1")
-        answers = [ask(kept, kept.chat_body(stream=stream)) for _ in range(2)]
+        answers = [ask(kept, asked) for _ in range(2)]
     assert [(each.status_code, cache_status(each)) for each in answers] == [(200, "MISS")] * 2
     settle_all(kept)
     rows = Generation.objects.values_list("status", "finish_reason", "completion_tokens")
-    assert list(rows) == [("completed", "error", 20)] * 2
+    assert list(rows) == [("completed", reasons[-1], 20)] * 2
     assert not KeptAnswer.objects.exists()
 
 
