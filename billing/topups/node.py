@@ -129,13 +129,13 @@ class _TransferFilter:
         """
         try:
             logs: list[_Log] = decode(result, list[_Log] | None) or []
-            if not all(map(self._is_match, logs)):
+            if not all(map(self.is_match, logs)):
                 raise ChainContradiction("The node sent a log that we did not ask for.")
         except ChainContradiction as exc:
             raise _explain(exc, f"Blocks {self.first} to {self.last}") from None
         return logs
 
-    def _is_match(self, log: _Log) -> bool:
+    def is_match(self, log: _Log) -> bool:
         return (
             not log.removed
             and self.first <= int(log.block_number, 16) <= self.last
@@ -249,6 +249,27 @@ class Node:
         """Returns the block of that number. Raises `ChainContradiction` when there is none."""
         (answer,) = self._rpc.call(("eth_getBlockByNumber", [hex(number), False]))
         return _parse_block(answer, number)
+
+    def find_payment(self, tx_hash: str, ordinal: int, cursor: Cursor) -> ChainPayment | None:
+        """Returns the payment at a place of a transaction, or None if the chain has none there.
+
+        Its block may be one after the cursor. The node that says there is none is one that knows
+        the cursor's block. Raises `Reorganized` if that was replaced, and another `ChainError`.
+        """
+        before, answer = self._rpc.call(
+            ("eth_getBlockByNumber", [hex(cursor.number), False]),
+            ("eth_getTransactionReceipt", [tx_hash]),
+        )
+        if _parse_block(before, cursor.number).hash != cursor.hash:
+            raise _reorganization_error(cursor)
+        receipt: _Receipt | None = decode(answer, _Receipt | None)
+        if receipt is None or ordinal >= len(receipt.logs):
+            return None
+        log = receipt.logs[ordinal]
+        if not _TransferFilter.between(self.chain, 0, _block_number(log)).is_match(log):
+            return None
+        (payment,), _ = self._read_payments_of_block([log])
+        return payment
 
     def check_token(self, token: Token) -> str:
         """Returns the symbol that the contract gives itself, or an empty text.

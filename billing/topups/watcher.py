@@ -11,13 +11,11 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
 from django.conf import settings
-from django.db import transaction
 
 from billing.models import ChainState, Deposit, TopUp
 from billing.topups.chains import Chain
@@ -87,6 +85,7 @@ def watch_chain(chain: Chain, node: Node) -> int:
         is_read = read_payments(chain, node, state, until=until)
         done += match_received_deposits(state)
         if is_read and state.cursor is not None:
+            done += match_older_deposits(chain, node, state, state.cursor, until=until)
             release_amounts(chain.chain_id, node.read_block(state.cursor.number).mined_at)
             mark_unconfirmed(chain, node, state, until=until)
         state.record_success(is_read=is_read, span=node.span, latest=node.latest)
@@ -151,52 +150,65 @@ def log_left_chains() -> None:
 def read_payments(chain: Chain, node: Node, state: ChainState, *, until: float = math.inf) -> bool:
     """Stores the payments after the cursor, batch by batch; returns whether it reached the head."""
     for payments, cursor in node.scan(state.cursor, until=until):
-        if not _store_batch(state, chain, payments, cursor) or time.monotonic() > until:
+        is_stored = Deposit.objects.store_batch(state, chain, payments, cursor)
+        if not is_stored or time.monotonic() > until:
             return False
-    return True
-
-
-def _store_batch(
-    state: ChainState, chain: Chain, payments: Sequence[ChainPayment], cursor: Cursor
-) -> bool:
-    """Stores a batch and returns whether it did; see `Deposit.objects.store_batch`.
-
-    A chain that was resumed is read again. A payment that was stored before and not matched goes to
-    review if these blocks no longer have it as it was.
-    """
-    first = (state.number or 0) + 1
-    with transaction.atomic():
-        if not Deposit.objects.store_batch(state, chain, payments, cursor):
-            return False
-        found = {_identity(payment) for payment in payments}
-        rows = Deposit.objects.received().filter(chain_id=chain.chain_id)
-        for deposit in rows.filter(block_number__range=(first, cursor.number)):
-            if _identity(deposit) not in found and send_to_review(deposit):
-                logger.warning(
-                    "%s: transaction %s is not what it was when block %s was first read",
-                    chain.name, deposit.tx_hash, deposit.block_number,
-                )  # fmt: skip
     return True
 
 
 def match_received_deposits(state: ChainState) -> int:
     """Matches the stored payments of a chain, oldest first; returns the number of matches.
 
-    Payments after the cursor wait until their blocks are read again. An error of one payment does
-    not stop the others; the next round tries that payment again.
+    Those that were stored before the chain was resumed wait for :func:`match_older_deposits`. An
+    error of one payment does not stop the others; the next round tries that payment again.
     """
     rows = Deposit.objects.received().filter(
         chain_id=state.chain_id, block_number__lte=state.number or 0
     )
+    if state.resumed_at is not None:
+        rows = rows.filter(created_at__gt=state.resumed_at)
+    return sum(map(_try_match, rows.order_by("block_number", "tx_hash", "ordinal")))
+
+
+def match_older_deposits(
+    chain: Chain, node: Node, state: ChainState, cursor: Cursor, *, until: float = math.inf
+) -> int:
+    """Matches the payments that were stored before the chain was resumed; returns their number.
+
+    The chain has been read up to the cursor since then, its head. A payment that it has no more, or
+    not as it was, goes to review; one whose block comes after the cursor waits. Looks up no further
+    payment once the monotonic clock is past `until`.
+    """
+    if state.resumed_at is None:
+        return 0
+    rows = Deposit.objects.received().filter(
+        chain_id=chain.chain_id, created_at__lte=state.resumed_at
+    )
     done = 0
     for deposit in rows.order_by("block_number", "tx_hash", "ordinal"):
-        try:
-            done += match_deposit(deposit)
-        except Exception as exc:
-            if is_away(exc):
-                raise
-            logger.exception("%s cannot be matched", deposit.reference)
+        payment = node.find_payment(deposit.tx_hash, deposit.ordinal, cursor)
+        if payment is None or _identity(payment) != _identity(deposit):
+            if send_to_review(deposit):
+                logger.warning(
+                    "%s: transaction %s is not what it was when block %s was first read",
+                    chain.name, deposit.tx_hash, deposit.block_number,
+                )  # fmt: skip
+        elif payment.block_number <= cursor.number:
+            done += _try_match(deposit)
+        if time.monotonic() > until:
+            break
     return done
+
+
+def _try_match(deposit: Deposit) -> bool:
+    """Matches a deposit and returns whether it did; logs an error, unless the database is away."""
+    try:
+        return match_deposit(deposit)
+    except Exception as exc:
+        if is_away(exc):
+            raise
+        logger.exception("%s cannot be matched", deposit.reference)
+        return False
 
 
 def release_amounts(chain_id: int, read_until: datetime) -> int:

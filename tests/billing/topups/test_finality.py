@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import cast
 
 import pytest
 from rest_framework.test import APIClient
@@ -14,7 +15,14 @@ from billing.topups.chains import Chain
 from billing.topups.node import Cursor
 from config.api.errors import InvalidRequest, InvalidTransition
 from config.events.outbox import Event
-from tests.support.chains.node_faults import STRANGER, mine, of, send_again
+from tests.support.chains.node_faults import (
+    STRANGER,
+    logs,
+    mine,
+    of,
+    receipt_logs,
+    send_again,
+)
 from tests.support.chains.nodes import (
     Answers,
     Anvil,
@@ -177,6 +185,106 @@ def test_a_halted_chain_credits_no_stored_payment_until_its_block_is_read_again(
         assert Deposit.objects.get(status="unmatched").top_up is None
         events = Event.objects.filter(kind="deposit.in_review").values_list("data__id", flat=True)
         assert list(events) == [str(Deposit.objects.get(status="unmatched").pk)]
+
+
+def mine_empty(token: Contract, blocks: int) -> None:
+    for _ in range(blocks):
+        token.node.rpc("evm_mine")
+
+
+def store(chain: Chain) -> ChainState:
+    """Reads a chain to its head, and halts it before anything is matched."""
+    state = ChainState.objects.get()
+    assert watcher.read_payments(chain, node_of(chain), state) is True
+    assert state.cursor is not None
+    assert state.halt(state.cursor, "replaced") is True
+    return state
+
+
+@pytest.mark.parametrize(("seconds", "counts"), [(20.0, [2]), (-1.0, [0, 0, 0, 0, 1, 1, 0])])
+def test_a_payment_that_moved_to_another_batch_is_credited_when_its_chain_is_resumed(
+    tenant: Tenant,
+    chain: Chain,
+    token: Contract,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: float,
+    counts: list[int],
+) -> None:
+    """Each round reads one batch where there is no time for a second one."""
+    token.pay(10**9, to=token.payers[1])
+    look(chain)
+    begin, snapshot = ChainState.objects.get().cursor, token.node.rpc("evm_snapshot")
+    assert begin is not None
+    later, gone = (ask(tenant, chain, token.payers[0]) for _ in range(2))
+    earlier = ask(tenant, chain, token.payers[1])
+    sent = [token.pay(later.units)]
+    mine_empty(token, 3)
+    sent.append(token.pay(earlier.units, payer=1))
+    token.pay(gone.units)
+    state = store(chain)
+    stored = [("received", each.units) for each in (later, earlier, gone)]
+    assert found() == stored
+
+    token.node.rpc("evm_revert", snapshot)
+    moved = [token.pay(earlier.units, payer=1)]
+    mine_empty(token, 4)
+    assert [token.pay(later.units), *moved] == sent
+    mine_empty(token, 1)
+    state.resume(begin, by="operator test")
+    for module in (chain_module, watcher):
+        monkeypatch.setattr(module, "MAX_SPAN", 2)
+    monkeypatch.setattr(chain_module, "FIRST_SPAN", 2)
+    monkeypatch.setattr(watcher, "_ROUND_SECONDS", seconds)
+    for place, count in enumerate(counts):
+        assert look(chain) == count
+        assert place > 3 or count or found() == stored
+    assert look(chain) == 0
+    assert found() == [
+        ("credited", later.units), ("credited", earlier.units), ("unmatched", gone.units)
+    ]  # fmt: skip
+    assert [status(each) for each in (later, earlier, gone)] == ["confirmed", "confirmed", "open"]
+    assert credited(tenant) == [later.units * 1_000, earlier.units * 1_000]
+
+
+def test_a_stored_payment_whose_new_block_is_not_final_waits(
+    tenant: Tenant, token: Contract, offer: Offer
+) -> None:
+    mine_empty(token, 3)
+    chain = offer(chain_of(token, confirmations=2))
+    look(chain)
+    begin, snapshot = ChainState.objects.get().cursor, token.node.rpc("evm_snapshot")
+    assert begin is not None
+    top_up = ask(tenant, chain, token.payers[0])
+    tx_hash = token.pay(top_up.units)
+    mine_empty(token, 2)
+    state = store(chain)
+    token.node.rpc("evm_revert", snapshot)
+    mine_empty(token, 3)
+    assert token.pay(top_up.units) == tx_hash
+    state.resume(begin, by="operator test")
+    assert look(chain) == 0
+    assert (found(), status(top_up)) == ([("received", top_up.units)], "seen")
+    mine_empty(token, 2)
+    assert [look(chain), look(chain)] == [1, 0]
+    assert (status(top_up), credited(tenant)) == ("confirmed", [top_up.units * 1_000])
+
+
+def test_a_stored_payment_that_is_another_one_after_a_resume_goes_to_review(
+    tenant: Tenant, token: Contract, front: Front, fronted: Chain
+) -> None:
+    begin = ChainState.objects.get().cursor
+    assert begin is not None
+    top_up = ask_and_pay(tenant, fronted, token)
+    store(fronted).resume(begin, by="operator test")
+    less = {"data": f"0x{top_up.units - 1:064x}"}
+
+    def changed(calls: Answers, answers: Answers) -> Answers | bytes:
+        answers = cast(Answers, logs(**less)(calls, answers))
+        return receipt_logs(**less)(calls, answers)
+
+    front.fault = changed
+    assert [look(fronted), look(fronted)] == [0, 0]
+    assert (found(), credited(tenant)) == ([("unmatched", top_up.units)], [])
 
 
 def test_resume_refuses_to_skip_a_block_or_to_start_without_a_halt(chain: Chain) -> None:

@@ -8,7 +8,7 @@ import pytest
 from eth_utils import keccak
 
 from billing.topups import node as chain_module
-from billing.topups.node import TRANSFER, ChainPayment, Cursor, Node
+from billing.topups.node import TRANSFER, ChainPayment, Cursor, Node, Reorganized
 from config.egress.addresses import EgressPolicy
 from tests.support.chains.node_faults import STRANGER, mine, watching, watching_anvil
 from tests.support.chains.nodes import RECIPIENT, Anvil, Contract, EthTester, chain_of, deploy
@@ -53,6 +53,18 @@ def test_two_payments_in_one_transaction_have_different_ordinals(token: Contract
     tx_hash = token.pay_twice(7, 7)
     found = [(deposit.tx_hash, deposit.ordinal, deposit.units) for deposit in watcher.look()]
     assert found == [(tx_hash, 1, 7), (tx_hash, 3, 7)]
+
+
+def test_find_payment_returns_what_a_scan_has_read(token: Contract) -> None:
+    watcher = watching(token)
+    tx_hash = token.pay_twice(6, 7)
+    payments, cursor = watcher.look(), watcher.cursor
+    assert cursor is not None
+    found = [watcher.node.find_payment(tx_hash, place, cursor) for place in range(5)]
+    assert found == [None, payments[0], None, payments[1], None]
+    assert watcher.node.find_payment("0x" + "1" * 64, 1, cursor) is None
+    with pytest.raises(Reorganized):
+        watcher.node.find_payment(tx_hash, 1, Cursor(cursor.number, "0x" + "1" * 64))
 
 
 def test_payments_in_one_block_are_distinguished_by_transaction(anvil: Anvil) -> None:
