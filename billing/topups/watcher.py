@@ -133,12 +133,17 @@ def verify_token(chain: Chain, node: Node, state: ChainState) -> None:
     state.record_token(chain.token)
 
 
-def ask_for_tokens() -> None:
-    """Makes the next round ask every contract for its decimals, at once.
+def ask_for_tokens(*, ends_waits: bool = True) -> None:
+    """Makes the next round ask every contract for its decimals.
 
-    The operator may have corrected the settings for which a chain waits.
+    The operator may have corrected the settings for which a chain waits, so a wait ends: each one,
+    or only that of a contract that was refused. A node may have asked for the others.
     """
-    ChainState.objects.update(retry_at=None, token_checked_at=None)
+    waiting = ChainState.objects.all()
+    if not ends_waits:
+        waiting = waiting.filter(token_verified="", token_checked_at__isnull=False)
+    waiting.update(retry_at=None)
+    ChainState.objects.update(token_checked_at=None)
 
 
 def log_left_chains() -> None:

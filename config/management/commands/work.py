@@ -136,7 +136,8 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         require_migrated()
         log_missing_extras()
-        watcher.ask_for_tokens()
+        # A schedule may start it each minute.
+        watcher.ask_for_tokens(ends_waits=not options["once"])
         watcher.log_left_chains()
         if options["once"]:
             beat()

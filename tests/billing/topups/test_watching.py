@@ -27,6 +27,7 @@ from billing.topups import matching, watcher
 from billing.topups import node as chain_module
 from billing.topups.chains import Chain
 from config.clocks.clock import clock
+from config.management.commands import work
 from config.models import Lease
 from tests.support.chains.node_faults import FAULTS, failing_after, limited_to, mine, ranges
 from tests.support.chains.nodes import (
@@ -89,6 +90,31 @@ def test_a_start_of_work_ends_the_wait_of_a_verified_chain(
     watcher.ask_for_tokens()
     assert watcher.watch_chain(chain, node_of(chain)) == 1
     assert credited(tenant) == [top_up.units * 1_000]
+
+
+@pytest.mark.parametrize("has_confirmed_token", [True, False])
+def test_work_once_keeps_the_wait_that_a_node_asked_for(
+    chain: Chain, monkeypatch: pytest.MonkeyPatch, has_confirmed_token: bool
+) -> None:
+    monkeypatch.setattr(work, "DUTIES", ())
+    state = ChainState.objects.get()
+    if not has_confirmed_token:
+        ChainState.objects.update(token_verified="", token_checked_at=None)
+    state.record_failure("x", 3_600.0)
+    for _ in range(2):
+        call_command("work", once=True)
+    assert ChainState.objects.get().retry_at == state.retry_at
+
+
+def test_work_once_ends_the_wait_of_a_refused_token(
+    chain: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work, "DUTIES", ())
+    state = ChainState.objects.get()
+    state.record_token(None)
+    state.record_failure("x", None)
+    call_command("work", once=True)
+    assert ChainState.objects.get().retry_at is None
 
 
 @pytest.mark.parametrize("name", FAULTS)
