@@ -52,6 +52,7 @@ from endpoints.models.validation import Validation, learn_tested, offered_parame
 _UPSTREAM: Final = frozenset(("upstream_model_id", "base_url", "declared_region", "declared_zdr"))
 # The most models and providers that withdrawn endpoints of an organization keep.
 _MOST_KEPT: Final = 1_000
+_KEPT_BY: Final = ("model", "provider", "private_provider")
 
 
 class EndpointLimitReached(Unprocessable):
@@ -540,8 +541,10 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
     def _require_room_to_keep(self) -> None:
         """Every worker has in memory which models withdrawn endpoints keep, and at whom."""
         kept = PrivateEndpoint.objects.withdrawn().filter(organization=self.organization_id)
-        names = kept.values("model", "provider", "private_provider").distinct()
-        if len(names[:_MOST_KEPT]) == _MOST_KEPT:
+        own = {name: getattr(self, f"{name}_id") for name in _KEPT_BY}
+        if kept.filter(**own).exists():
+            return
+        if len(kept.values(*_KEPT_BY).distinct()[:_MOST_KEPT]) == _MOST_KEPT:
             raise EndpointLimitReached(
                 f"Deleted and disabled endpoints of the organization keep {_MOST_KEPT:,} models "
                 "private, and no more can be kept. Delete such endpoints with release=true first."

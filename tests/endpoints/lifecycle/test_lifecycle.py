@@ -192,8 +192,9 @@ def test_withdrawn_endpoints_keep_a_limited_number_of_models(
 ) -> None:
     """Workers have in memory what is kept, so that nobody may add to it without end."""
 
-    def make() -> PrivateEndpoint:
-        made = make_draft(factories.make_model(f"acme/owl-{PrivateEndpoint.objects.count()}"))
+    def make(model: LanguageModel | None = None) -> PrivateEndpoint:
+        count = PrivateEndpoint.objects.count()
+        made = make_draft(model or factories.make_model(f"acme/owl-{count}"))
         factories.make_validation(made, credential)
         return made
 
@@ -207,6 +208,8 @@ def test_withdrawn_endpoints_keep_a_limited_number_of_models(
         response = management.post(f"{ROUTE}/{draft.pk}/activate")
     assert response.status_code == 422
     assert response.json()["error"]["metadata"] == {"error_type": "endpoint_limit_reached"}
+    # Another endpoint of a model that is kept at its provider adds nothing.
+    make(kept[1].model).activate()
     kept[0].release()
     assert management.post(f"{ROUTE}/{draft.pk}/activate").status_code == 200
 
