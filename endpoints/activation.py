@@ -13,7 +13,7 @@ from django.db import DatabaseError, transaction
 from accounts.models import WorkspaceNotFound, workspace_for
 from config.api.errors import GatewayError, InvalidTransition, RequestTimeout
 from endpoints import validation
-from endpoints.models import PrivateEndpoint, Validation, ValidationSlot
+from endpoints.models import EndpointLimitReached, PrivateEndpoint, Validation, ValidationSlot
 from endpoints.validation import Asker
 
 logger = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ def _conclude(
         raise _refuse(endpoint, result, kept)
     try:
         transition()
-    except (InvalidTransition, WorkspaceNotFound) as exc:
+    except (EndpointLimitReached, InvalidTransition, WorkspaceNotFound) as exc:
         raise NotActivated(exc.status, f"{exc.message} {kept}", endpoint, result) from exc
     except DatabaseError as exc:
         logger.exception("a validated endpoint was not activated")

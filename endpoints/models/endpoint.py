@@ -130,8 +130,9 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
         A repeated ``idempotency_key`` returns the endpoint of the first request in its present
         state. The lock on the organization lets only one creation at a time check the key and the
         limit. Without a ``price`` the public list price applies; cache rates that a price lacks are
-        derived from the provider's public price. A ``slot`` is taken together with the row; a
-        repeated request needs none. ``members`` are the others of :class:`Draft`.
+        derived from the provider's public price. A ``slot`` to activate the endpoint is taken
+        together with the row; a repeated request needs none. ``members`` are the others of
+        :class:`Draft`.
 
         Raises :class:`InvalidBaseURL`, :class:`ModelNotFound`, :class:`ProviderNotFound`,
         :class:`EndpointLimitReached`, :class:`IdempotencyKeyReused`, :class:`InvalidRates` for a
@@ -164,6 +165,7 @@ class PrivateEndpointManager(models.Manager.from_queryset(PrivateEndpointQuerySe
                 is_bulk=False,
             )
             if slot is not None:
+                endpoint.require_room_to_keep()
                 slot.endpoint = endpoint
                 slot.take()
         return endpoint, True
@@ -532,14 +534,17 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
                 raise NotValidated
             if not self.has_current_validation:
                 raise ValidationStale
-            self._require_room_to_keep()
+            self.require_room_to_keep()
             self.status = self.Status.ACTIVE
             self.activated_at, self.activated_by = clock.now(), by
             self.save_fields("status", "activated_at", "activated_by")
             self._record("endpoint.activated")
 
-    def _require_room_to_keep(self) -> None:
-        """Every worker has in memory which models withdrawn endpoints keep, and at whom."""
+    def require_room_to_keep(self) -> None:
+        """Raises :class:`EndpointLimitReached` if the endpoint, once withdrawn, keeps too much.
+
+        Every worker has in memory which models withdrawn endpoints keep, and at whom.
+        """
         kept = PrivateEndpoint.objects.withdrawn().filter(organization=self.organization_id)
         own = {name: getattr(self, f"{name}_id") for name in _KEPT_BY}
         if kept.filter(**own).exists():

@@ -10,11 +10,13 @@ import pytest
 from rest_framework.test import APIClient
 
 from accounts.models import ApiKey, ByokCredential
+from catalog.models import Provider
 from config.clocks.clock import clock
 from endpoints.models import PrivateEndpoint, Validation, ValidationSlot
+from endpoints.models import endpoint as module
 from tests.support import factories
 from tests.support.database import snapshots
-from tests.support.endpoints.creating import KEY, ROUTE, managed_view
+from tests.support.endpoints.creating import KEY, ROUTE, assert_refused, managed_view
 from tests.support.endpoints.validating import failed, held, passed
 from tests.support.factories import Tenant
 from tests.support.simulator.server import Simulator
@@ -27,7 +29,7 @@ def assert_draft_kept(response: Any, status: int, message: str) -> dict[str, Any
     assert set(body) == {"error", "data"}
     assert body["error"] == {"code": status, "message": message}
     assert set(body["data"]) == {"endpoint", "validation"}
-    stored = PrivateEndpoint.objects.get()
+    stored = PrivateEndpoint.objects.get(deleted_at=None)
     assert body["data"]["endpoint"] == managed_view(stored)
     assert stored.status == "draft"
     result: dict[str, Any] | None = body["data"]["validation"]
@@ -202,6 +204,57 @@ def test_the_limit_is_checked_before_any_connection(
     assert response.json()["error"]["metadata"] == {"error_type": "endpoint_limit_reached"}
     assert PrivateEndpoint.objects.count() == 0
     assert upstream.connections == 0
+
+
+def withdraw_another(tenant: Tenant, credential: ByokCredential) -> None:
+    """Withdraws an endpoint of another model, which stays private."""
+    provider = Provider.objects.get()
+    other = factories.make_draft(tenant, factories.make_model("acme/owl"), provider)
+    factories.make_validation(other, credential)
+    other.activate()
+    other.remove()
+
+
+def test_room_for_another_kept_model_is_asked_for_before_any_connection(
+    management: APIClient,
+    tenant: Tenant,
+    activating: dict[str, Any],
+    credential: ByokCredential,
+    upstream: Simulator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_MOST_KEPT", 1)
+    withdraw_another(tenant, credential)
+    with snapshots.unchanged():
+        response = management.post(ROUTE, activating, headers=KEY)
+    assert_refused(response, 422, "endpoint_limit_reached")
+    assert upstream.connections == 0
+    PrivateEndpoint.objects.get().release()
+    response = management.post(ROUTE, activating, headers=KEY)
+    assert (response.status_code, response.json()["data"]["status"]) == (201, "active")
+
+
+def test_a_model_that_is_kept_during_the_validation_leaves_a_draft(
+    transactional_db: None,
+    management: APIClient,
+    tenant: Tenant,
+    activating: dict[str, Any],
+    credential: ByokCredential,
+    upstream: Simulator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_MOST_KEPT", 1)
+    body = activating | {"upstream_model_id": "sim-held"}
+    with held(upstream, lambda: management.post(ROUTE, body)) as pending:
+        withdraw_another(tenant, credential)
+    result = assert_draft_kept(
+        pending.result(),
+        422,
+        "Deleted and disabled endpoints of the organization keep 1 models private, and no more "
+        "can be kept. Delete such endpoints with release=true first. The draft was kept.",
+    )
+    assert result is not None
+    assert result["passed"] is True
 
 
 def test_a_failed_activation_keeps_the_key_and_the_draft_can_be_repaired(
