@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Final
 
 from django.conf import settings
-from django.db.models import F, Q, QuerySet, Sum, Window
+from django.db.models import F, Max, OuterRef, Q, QuerySet, Subquery, Sum, Window
 from django.db.models.functions import RowNumber
 
 from catalog.pricing import NANO
@@ -30,7 +30,8 @@ def watch_due() -> int:
 
     An endpoint is due ``WATCH_INTERVAL`` seconds after its last validation (0: never).
     Organizations take turns, each with its oldest first: the endpoints of one, which may be slow,
-    dear and many, keep nobody else's waiting. An organization has none while the watch has cost it
+    dear and many, keep nobody else's waiting. Whose last turn is the longest ago comes first, also
+    after a round that a slow one has ended. An organization has none while the watch has cost it
     ``WATCH_SPEND_LIMIT`` USD in the last 24 hours, or while it runs two validations already.
     """
     done, ends_at = 0, time.monotonic() + _ROUND_SECONDS
@@ -61,13 +62,17 @@ def _find_due() -> QuerySet[PrivateEndpoint]:
     spent = _watched_today().values("endpoint__organization_id").annotate(cost=Sum("cost_nano"))
     spent = spent.filter(cost__gte=settings.WATCH_SPEND_LIMIT * NANO)
     oldest = (F("watched_at").asc(nulls_first=True), F("activated_at").asc())
+    # A turn counts also when its endpoint is deleted meanwhile.
+    own = PrivateEndpoint.objects.filter(organization=OuterRef("organization")).order_by()
+    last_turn = own.values("organization").annotate(last=Max("watched_at")).values("last")
     return (
         PrivateEndpoint.objects.routable()
         .filter(Q(watched_at=None, activated_at__lt=before) | Q(watched_at__lt=before))
         .exclude(organization_id__in=spent.values("endpoint__organization_id"))
         .exclude(organization_id__in=ValidationSlot.busy_organizations())
         .annotate(turn=Window(RowNumber(), partition_by=F("organization_id"), order_by=oldest))
-        .order_by("turn", *oldest)[:_BATCH]
+        .annotate(last_turn=Subquery(last_turn))
+        .order_by("turn", F("last_turn").asc(nulls_first=True), *oldest)[:_BATCH]
     )
 
 

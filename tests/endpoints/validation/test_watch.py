@@ -235,6 +235,32 @@ def test_no_organization_keeps_the_endpoints_of_another_from_being_watched(
     assert watched() == [first, second, second, second]
 
 
+def test_an_organization_whose_turn_ended_a_round_does_not_begin_the_next_one(
+    endpoint: PrivateEndpoint, simulator: Simulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow one has many endpoints that were never watched; a round has time for one watch."""
+    slow, place = factories.make_tenant("globex"), {"base_url": simulator.base_url}
+    for _ in range(3):
+        made = factories.make_active(slow, endpoint.model, endpoint.provider, **place)
+        PrivateEndpoint.objects.filter(pk=made.pk).update(
+            activated_at=timezone.now() - timedelta(hours=2)
+        )
+    PrivateEndpoint.objects.filter(pk=endpoint.pk).update(
+        watched_at=timezone.now() - timedelta(hours=1)
+    )
+    monkeypatch.setattr(watch, "_BATCH", 1)
+    turns = []
+    for _ in range(3):
+        assert watch.watch_due() == 1
+        found = Validation.objects.filter(purpose="watch").latest("created_at").endpoint
+        turns.append(found.organization.name)
+        # An organization does not win its turn back by deleting what was watched.
+        if found.pk != endpoint.pk:
+            found.remove()
+    first, second = slow.organization.name, endpoint.organization.name
+    assert turns == [first, second, first]
+
+
 def test_a_disabled_or_deleted_endpoint_is_not_watched(
     tenant: Tenant, endpoint: PrivateEndpoint, simulator: Simulator
 ) -> None:
