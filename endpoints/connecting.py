@@ -41,7 +41,14 @@ from config.credentials import NO_SECRET, Secret
 from config.egress import Reach
 from config.secrets import DecryptionFailed
 from endpoints import validation
-from endpoints.models import Draft, NewModel, PrivateEndpoint, PrivateProvider, remove_own_model
+from endpoints.models import (
+    Draft,
+    NewModel,
+    PrivateEndpoint,
+    PrivateProvider,
+    Validation,
+    remove_own_model,
+)
 
 _LONGEST_NAME: Final = 255
 _FREE: Final = Price(prompt=Decimal(0), completion=Decimal(0))
@@ -195,12 +202,14 @@ class _Made:
     """What a connection has stored, so that it can be removed again.
 
     ``waiting`` are drafts that were there: a connection that was killed has left them. ``keyed`` is
-    a provider that was there and was called without a key.
+    a provider that was there and was called without a key, and ``proven`` are its disabled
+    endpoints, each with its validation and its configuration.
     """
 
     reach: tuple[list[str] | None, str] | None = None
     provider: PrivateProvider | None = None
     keyed: PrivateProvider | None = None
+    proven: Sequence[tuple[PrivateEndpoint, Validation, str]] = ()
     credential: ByokCredential | None = None
     rotated: tuple[ByokCredential, Secret] | None = None
     drafts: list[PrivateEndpoint] = field(default_factory=list)
@@ -212,12 +221,15 @@ def _store(found: OwnInspection) -> _Made:
     """Stores the reach, the new models, the provider, its credential and the drafts."""
     organization = found.organization
     made = _Made(reach=(organization.allowed_networks, organization.ca_certificates))
+    provider = found.provider
+    if provider is not None and provider.is_keyless:
+        # Endpoints are locked before their organization.
+        made.proven = _lock_proven(provider)
     organization.edit(
         allowed_networks=[str(each) for each in found.reach.networks] or None,
         ca_certificates=found.reach.authorities,
     )
     imports.apply(found.catalog)
-    provider = found.provider
     if provider is None:
         provider = made.provider = PrivateProvider.objects.create_provider(
             organization_id=organization.pk,
@@ -287,7 +299,10 @@ def _remove(found: OwnInspection, made: _Made) -> None:
     if made.rotated is not None and made.rotated[1] != NO_SECRET:
         made.rotated[0].rotate(made.rotated[1])
     if made.keyed is not None:
-        made.keyed.edit(is_keyless=True)
+        with transaction.atomic():
+            made.keyed.edit(is_keyless=True)
+            for endpoint, proof, configuration in made.proven:
+                endpoint.recall_validation(proof, configuration)
     if made.provider is not None:
         made.provider.remove()
     for model in made.models:
@@ -300,6 +315,18 @@ def _remove(found: OwnInspection, made: _Made) -> None:
     if made.reach is not None:
         networks, certificates = made.reach
         found.organization.edit(allowed_networks=networks, ca_certificates=certificates)
+
+
+def _lock_proven(provider: PrivateProvider) -> list[tuple[PrivateEndpoint, Validation, str]]:
+    """Locks the endpoints of a provider that may change, and returns those of ``_Made.proven``."""
+    status = PrivateEndpoint.Status
+    rows = PrivateEndpoint.objects.for_organization(provider.organization_id)
+    rows = rows.filter(private_provider=provider).exclude(status=status.ACTIVE)
+    return [
+        (each, each.validation, each.configuration)
+        for each in rows.lock_in_order()
+        if each.status == status.DISABLED and each.validation is not None
+    ]
 
 
 def _find_provider(organization: Organization, base_url: str) -> PrivateProvider | None:

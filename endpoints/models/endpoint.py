@@ -823,6 +823,20 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
             self.save_fields("validation", "declared_region", "declared_zdr", "tested_parameters")
             self.attest(by=current_actor())
 
+    def recall_validation(self, validation: Validation, configuration: str) -> None:
+        """DISABLED → same. Takes back a validation that was forgotten.
+
+        Does nothing if the endpoint has another validation, or another configuration than when the
+        validation was forgotten.
+        """
+        with transaction.atomic():
+            self.lock()
+            is_disabled = self.deleted_at is None and self.status == self.Status.DISABLED
+            has_none = is_disabled and self.validation_id is None
+            if has_none and self.configuration == configuration:
+                self.validation = validation
+                self.save_fields("validation")
+
     def record_revalidation(self, validation: Validation) -> None:
         """ANY → same. Stores a validation; makes it current if it is of this configuration."""
         with transaction.atomic():

@@ -14,13 +14,14 @@ from uuid import uuid4
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import connection
 
 from accounts.models import ByokCredential
 from catalog.connecting.servers import recognize
 from catalog.models import LanguageModel, ModelEndpoint, Provider
 from config.egress import EgressPolicy
 from config.local.certificates import ensure_certificates
-from endpoints.models import NewModel, PrivateEndpoint, PrivateProvider
+from endpoints.models import NewModel, PrivateEndpoint, PrivateProvider, ValidationStale
 from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
@@ -66,6 +67,15 @@ def refuse(*arguments: str) -> str:
         call_command("connect", *arguments, "--json", stdout=out, stderr=io.StringIO())
     assert (caught.value.returncode, out.getvalue()) == (1, "")
     return str(caught.value)
+
+
+def wait_until_held(upstream: Simulator) -> None:
+    """Waits for the call of a validation that the server holds."""
+
+    def is_asked() -> bool:
+        return any(b"sim-held" in request.raw for request in upstream.requests)
+
+    assert upstream.wait_until(is_asked)
 
 
 def assert_nothing_in_use(tenant: Tenant) -> None:
@@ -270,11 +280,8 @@ def _interruptible() -> Iterator[None]:
 def test_an_interrupt_leaves_nothing_in_use(tenant: Tenant, upstream: Simulator) -> None:
     """The server holds the call of a validation when somebody presses Ctrl-C."""
 
-    def is_asked() -> bool:
-        return any(b"sim-held" in request.raw for request in upstream.requests)
-
     def interrupt() -> None:
-        assert upstream.wait_until(is_asked)
+        wait_until_held(upstream)
         signal.pthread_kill(main_thread().ident or 0, signal.SIGINT)
 
     with ThreadPoolExecutor(1) as pool:
@@ -286,19 +293,50 @@ def test_an_interrupt_leaves_nothing_in_use(tenant: Tenant, upstream: Simulator)
     assert_nothing_in_use(tenant)
 
 
-def test_a_key_for_a_server_that_fails_leaves_it_without_one(
-    tenant: Tenant, upstream: Simulator
-) -> None:
+@pytest.fixture
+def disabled(tenant: Tenant, upstream: Simulator) -> PrivateEndpoint:
+    """Returns a disabled endpoint of a server that took no key, and takes one from then on."""
     upstream.is_keyless = True
     arguments = arguments_of(tenant, upstream, "--allow", "--models", "sim-echo")
     place = arguments.index("--key")
     connect(*arguments[:place], *arguments[place + 2 :])
-    PrivateEndpoint.objects.get().disable()
     upstream.is_keyless = False
+    endpoint = PrivateEndpoint.objects.get()
+    endpoint.disable()
+    return endpoint
+
+
+def test_a_key_for_a_server_that_fails_leaves_it_without_one(
+    tenant: Tenant, upstream: Simulator, disabled: PrivateEndpoint
+) -> None:
     models = "sim-extra,sim-no-usage"
     assert "(missing_usage)" in refuse(*arguments_of(tenant, upstream, "--models", models))
     assert PrivateProvider.objects.get().is_keyless
     assert not ByokCredential.objects.filter(deleted_at=None).exists()
+    # Its endpoint is enabled as it was before.
+    disabled.enable()
+    assert PrivateEndpoint.objects.get(status="active") == disabled
+
+
+def test_a_server_that_is_moved_while_a_connection_fails_proves_nothing(
+    tenant: Tenant, upstream: Simulator, disabled: PrivateEndpoint
+) -> None:
+    def move() -> None:
+        try:
+            wait_until_held(upstream)
+            PrivateProvider.objects.get().edit(base_url="https://other.example.com/v1")
+        finally:
+            upstream.release(2)
+            connection.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(move)
+        said = refuse(*arguments_of(tenant, upstream, "--models", "sim-echo,sim-held"))
+        pending.result(60)
+    assert said.startswith("The endpoint has no passed validation")
+    assert PrivateProvider.objects.get().is_keyless
+    with snapshots.unchanged(), pytest.raises(ValidationStale):
+        disabled.enable()
 
 
 def test_a_failed_validation_leaves_nothing_in_use(tenant: Tenant, upstream: Simulator) -> None:
