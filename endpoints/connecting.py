@@ -49,6 +49,7 @@ from endpoints.models import (
     Validation,
     remove_own_model,
 )
+from endpoints.validation import Asker
 
 _LONGEST_NAME: Final = 255
 _FREE: Final = Price(prompt=Decimal(0), completion=Decimal(0))
@@ -85,17 +86,26 @@ class OwnInspection(Inspection):
 
 
 def connect(
-    wish: ConnectWish, organization_id: UUID | None, *, dry_run: bool = False
+    wish: ConnectWish,
+    organization_id: UUID | None,
+    *,
+    dry_run: bool = False,
+    asker: Asker | None = None,
 ) -> tuple[Inspection, StoredConnection]:
     """Connects what is wished to the catalogue, or to one organization.
 
-    Raises :class:`ConnectRefused`, and :class:`ImportRefused`.
+    The ``asker`` is judged after each wait for the server; without one, as on the command line,
+    everything is allowed.
+
+    Raises :class:`ConnectRefused`, :class:`ImportRefused`, and what the ``asker`` raises.
     """
-    if organization_id is None:
-        found = inspect(wish)
+    own = None if organization_id is None else inspect_for(organization_id, wish)
+    found = inspect(wish) if own is None else own
+    if asker is not None:
+        asker.judge()
+    if own is None:
         return found, store(found, dry_run=dry_run)
-    own = inspect_for(organization_id, wish)
-    return own, store_for(own, dry_run=dry_run)
+    return own, store_for(own, dry_run=dry_run, asker=asker)
 
 
 def inspect_for(organization_id: UUID, wish: ConnectWish) -> OwnInspection:
@@ -160,7 +170,9 @@ def inspect_for(organization_id: UUID, wish: ConnectWish) -> OwnInspection:
     )
 
 
-def store_for(found: OwnInspection, *, dry_run: bool = False) -> StoredConnection:
+def store_for(
+    found: OwnInspection, *, dry_run: bool = False, asker: Asker | None = None
+) -> StoredConnection:
     """Stores what was found, validates each new endpoint live and activates all, or none.
 
     Raises :class:`ConnectRefused`; then, and after an interrupt, everything that was stored is
@@ -177,7 +189,7 @@ def store_for(found: OwnInspection, *, dry_run: bool = False) -> StoredConnectio
         made = stored
         drafts = [*made.waiting, *made.drafts]
         for endpoint in drafts:
-            _validate(endpoint, workspace, found.advice)
+            _validate(endpoint, workspace, found.advice, asker)
         with transaction.atomic():
             for endpoint in drafts:
                 endpoint.activate(by=found.by)
@@ -276,9 +288,11 @@ def _store(found: OwnInspection) -> _Made:
     return made
 
 
-def _validate(endpoint: PrivateEndpoint, workspace: Workspace, advice: Advice) -> None:
+def _validate(
+    endpoint: PrivateEndpoint, workspace: Workspace, advice: Advice, asker: Asker | None
+) -> None:
     """Validates a draft by live calls; raises :class:`ConnectRefused` with the failed check."""
-    result = validation.run(endpoint, workspace_id=workspace.pk)
+    result = validation.run(endpoint, workspace_id=workspace.pk, asker=asker)
     failed = next((check for check in result.checks if not check["passed"]), None)
     if failed is None:
         return

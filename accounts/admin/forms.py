@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Any, cast
+from typing import Any, Final, cast
 from uuid import UUID
 
 from django import forms
@@ -69,9 +69,12 @@ def initial_workspace(tenant_id: UUID) -> dict[str, Any]:
     return {"workspace": rows.values_list("pk", flat=True).first()}
 
 
+POINTS_SECRETS: Final = "accounts.change_byokcredential"
+
+
 def may_point_secrets(request: HttpRequest) -> bool:
     """Returns whether an operator may see a secret of an organization, or choose its hosts.
 
     An operator who may not replace a secret may not send it, or events, to another host.
     """
-    return request.user.has_perm("accounts.change_byokcredential")
+    return request.user.has_perm(POINTS_SECRETS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from django import forms
@@ -23,6 +24,7 @@ from config.console.forms import SecretFormField
 from config.console.unfold import CheckboxWidget, TextareaWidget, TextWidget, unfold_action
 from config.console.uploads import BulkFile
 from endpoints import connecting
+from endpoints.validation import Asker
 
 _ADVICE: Final = Advice(
     allow="tick Allow its address",
@@ -137,8 +139,11 @@ def connect(page: Any, request: HttpRequest) -> HttpResponse:
         return _show_connection(page, request, form, problems=[problem])
     wish = form.make_wish(picked, by=actor_of(request))
     owner: Organization | None = form.cleaned_data.get("organization")
+    owner_id = None if owner is None else owner.pk
+    needed = () if owner is None else _OF_ORGANIZATION
+    asker = Asker(partial(page.judge_again, request, "import", *needed))
     try:
-        found, made = connecting.connect(wish, None if owner is None else owner.pk, dry_run=is_test)
+        found, made = connecting.connect(wish, owner_id, dry_run=is_test, asker=asker)
     except (ImportRefused, GatewayError) as exc:
         return _show_connection(page, request, form, problems=[str(exc)])
     if is_test:

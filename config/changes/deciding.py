@@ -67,6 +67,7 @@ def approve(change_set: ChangeSet, request: HttpRequest) -> tuple[bool, str]:
             if closed:
                 return False, closed
             change_set.prepared = prepare_change(page, request, change_set, target)
+            page.judge_again(request)
         with transaction.atomic():
             target, closed = _find_target(change_set, request, by)
             if closed:

@@ -16,12 +16,13 @@ from typing import Any, ClassVar, Final
 from django import forms
 from django.apps import apps
 from django.contrib import messages
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import AnonymousUser, Group, User
 from django.db import models
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.template.response import TemplateResponse
 from django.urls import reverse
+from django_otp.middleware import OTPMiddleware
 
 from config.api.errors import Conflict, Forbidden, GatewayError
 from config.api.text import plain_digits
@@ -280,6 +281,18 @@ class GuardedPage:
                 "What belongs to no organization is the operator's own, and your role may not "
                 "change it. Nothing was changed."
             )
+
+    def judge_again(self: Any, request: HttpRequest, *names: str) -> None:
+        """Judges an operator after a wait by what it may do now, as all later checks do then.
+
+        Raises :class:`Forbidden` without one of the permissions, or if it may not sign in any more.
+        """
+        operator: Any = request.user
+        request.user = User.objects.filter(pk=operator.pk).first() or AnonymousUser()
+        # The second factor is recognized with the operator.
+        OTPMiddleware(lambda request: HttpResponse())(request)
+        if not (self.admin_site.has_permission(request) and self.has_permissions(request, names)):
+            raise Forbidden("You may not do this any more. Nothing was changed.")
 
     def may_apply_change(self: Any, request: HttpRequest, operation: str, target: Any) -> bool:
         if (own := self.other_operations.get(operation)) is not None:

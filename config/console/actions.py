@@ -80,10 +80,12 @@ def transition(
     object and the dialog's form. It returns a message, or a page with a ``#dialog-form`` in place
     of the dialog; an error of the model becomes a message. ``four_eyes`` says when the action is
     proposed to a second person instead. ``prepare`` gets the object and the form, and may call
-    other hosts: no transaction is open then. The method finds its result as ``form.prepared``.
+    other hosts outside of a transaction; the method finds its result as ``form.prepared``.
     """
 
     def decorate(method: Callable[[Any, HttpRequest, Any, Any], Answer]) -> Any:
+        proposed = ProposedAction(method, form or Dialog, (permission,), prepare)
+
         @_with_page
         @unfold_action(
             description=description,
@@ -108,18 +110,26 @@ def transition(
                 if four_eyes is not None and (kind := four_eyes.find_demand(obj)) is not None:
                     name = method.__name__
                     return self.propose(request, _propose(self, obj, form, four_eyes, kind, name))
-                if prepare is not None:
-                    form.prepared = prepare(obj, form)
-                answer: Answer = method(self, request, obj, form)
+                answer = _do(proposed, self, request, obj, form)
             except GatewayError as exc:
                 answer = messages.ERROR, exc.message
             return _respond(self, request, obj, answer)
 
         action: Any = run
-        action.for_change_sets = ProposedAction(method, form or Dialog, (permission,), prepare)
+        action.for_change_sets = proposed
         return run
 
     return decorate
+
+
+def _do(action: ProposedAction, page: Any, request: HttpRequest, obj: Any, form: Any) -> Answer:
+    """Does an action, and judges the operator again if it has waited for other hosts."""
+    if action.run_first is not None:
+        form.prepared = action.run_first(obj, form)
+        page.judge_again(request, *action.permissions)
+        page.require_touch(request, obj)
+    answer: Answer = action.method(page, request, obj, form)
+    return answer
 
 
 def deletion(

@@ -5,24 +5,22 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from django.contrib import admin, messages
-from django.contrib.auth.models import User
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.template.loader import render_to_string
 from django.utils.html import format_html_join
 from django.utils.timesince import timesince
 
-from accounts.admin.forms import may_point_secrets
+from accounts.admin.forms import POINTS_SECRETS, may_point_secrets
 from accounts.admin.uploads import OrganizationExportForm, OrganizationUploadForm
 from accounts.models import ByokCredential
 from billing.admin.excesses import UnderReviewFilter, count_reviews, reviews_of
 from catalog.admin.prices import PRICING, edit_price
 from catalog.admin.rates import render_rates
 from catalog.models import LanguageModel
-from config.api.errors import Forbidden
 from config.api.text import parse_uuid
 from config.audit.context import actor_of
 from config.bulk.report import Report, RowListener
@@ -355,7 +353,7 @@ class PrivateEndpointAdmin(ConsoleAdmin):
             _read_upstream(request, form),
             workspace_id=form.cleaned_data["workspace"].pk,
             by=actor_of(request),
-            asker=_asker_of(request),
+            asker=self._asker_of(request),
         )
         return messages.SUCCESS, "The endpoint has the new deployment."
 
@@ -396,7 +394,7 @@ class PrivateEndpointAdmin(ConsoleAdmin):
     )
     def validate(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
         """Sends a plain and a streamed request with the BYOK credential of a workspace."""
-        return _validate(request, endpoint, form, again=False)
+        return self._validate(request, endpoint, form, again=False)
 
     @transition(
         "Validate again",
@@ -409,7 +407,7 @@ class PrivateEndpointAdmin(ConsoleAdmin):
         """Sends a plain and a streamed request with the BYOK credential of a workspace. If they
         pass, later watches compare with them, and a drift ends. The endpoint stays as it is.
         """
-        return _validate(request, endpoint, form, again=True)
+        return self._validate(request, endpoint, form, again=True)
 
     @transition("Activate", submit="Activate", permission=_OPERATE, icon="play_arrow")
     def activate(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
@@ -471,6 +469,25 @@ class PrivateEndpointAdmin(ConsoleAdmin):
         done = f"{endpoint.model} is not private any more."
         return report(endpoint.release(by=actor_of(request)), done, "It was released before.")
 
+    def _validate(
+        self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any, *, again: bool
+    ) -> Message:
+        result = validate_only(
+            endpoint,
+            workspace_id=form.cleaned_data["workspace"].pk,
+            again=again,
+            asker=self._asker_of(request),
+        )
+        if result.passed:
+            return messages.SUCCESS, "The validation passed."
+        return messages.WARNING, describe_failure(result)
+
+    def _asker_of(self, request: HttpRequest) -> Asker:
+        """Returns the operator, who keeps the power to bind for as long as a validation runs."""
+        scope = _scope_of(request)
+        names = (_OPERATE,) if scope is HostScope.IN_USE else (_OPERATE, POINTS_SECRETS)
+        return Asker(partial(self.judge_again, request, *names), scope)
+
     @bulk_action("Activate", permission=_OPERATE)
     def activate_selected(self, request: HttpRequest, endpoint: PrivateEndpoint) -> None:
         """Activate these endpoints?"""
@@ -494,36 +511,11 @@ class PrivateEndpointAdmin(ConsoleAdmin):
         endpoint.remove(by=actor_of(request))
 
 
-def _validate(
-    request: HttpRequest, endpoint: PrivateEndpoint, form: Any, *, again: bool
-) -> Message:
-    result = validate_only(
-        endpoint,
-        workspace_id=form.cleaned_data["workspace"].pk,
-        again=again,
-        asker=_asker_of(request),
-    )
-    if result.passed:
-        return messages.SUCCESS, "The validation passed."
-    return messages.WARNING, describe_failure(result)
-
-
-def _asker_of(request: HttpRequest) -> Asker:
-    return Asker(partial(_judge_again, request), scope=_scope_of(request))
-
-
 def _scope_of(request: HttpRequest) -> HostScope:
     if not may_point_secrets(request):
         return HostScope.IN_USE
     is_alone = FourEyes((ChangeKind.CREDENTIALS,)).find_demand(None) is not None
     return HostScope.NAMED if is_alone else HostScope.PERMITTED
-
-
-def _judge_again(request: HttpRequest) -> None:
-    """Raises :class:`Forbidden` for an operator who lost the power while a validation ran."""
-    user = User.objects.filter(pk=cast(User, request.user).pk, is_active=True).first()
-    if user is None or not user.has_perm(_OPERATE):
-        raise Forbidden("You may not change endpoints any more. Nothing was changed.")
 
 
 def _read_upstream(request: HttpRequest, form: Any) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from config.local.certificates import ensure_certificates
 from endpoints.models import NewModel, PrivateEndpoint, PrivateProvider, ValidationStale
 from tests.support import factories
 from tests.support.database import snapshots
+from tests.support.endpoints.validating import wait_until_held
 from tests.support.factories import Tenant
 from tests.support.simulator.server import Simulator
 from tests.support.upstreams.tls import Authority, answering_anything
@@ -67,15 +68,6 @@ def refuse(*arguments: str) -> str:
         call_command("connect", *arguments, "--json", stdout=out, stderr=io.StringIO())
     assert (caught.value.returncode, out.getvalue()) == (1, "")
     return str(caught.value)
-
-
-def wait_until_held(upstream: Simulator) -> None:
-    """Waits for the call of a validation that the server holds."""
-
-    def is_asked() -> bool:
-        return any(b"sim-held" in request.raw for request in upstream.requests)
-
-    assert upstream.wait_until(is_asked)
 
 
 def assert_nothing_in_use(tenant: Tenant) -> None:

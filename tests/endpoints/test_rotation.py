@@ -2,21 +2,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.db import connection, transaction
 from django.utils import timezone
 
 from accounts.models import ByokCredential
+from catalog.models import LanguageModel
+from config.changes.kinds import ChangeKind
 from config.credentials import Secret
 from endpoints import rotation
 from endpoints.models import PrivateEndpoint, Validation, ValidationStale
 from endpoints.rotation import RotationRefused
 from tests.support import factories
+from tests.support.console import messages_of
+from tests.support.database import snapshots
 from tests.support.database.locks import waiting
-from tests.support.endpoints.validating import validate
+from tests.support.endpoints.validating import held, validate
 from tests.support.factories import Tenant
+from tests.support.operators.four_eyes import WHY, demand, demote, press, proposed, sign_in
 from tests.support.simulator.server import Simulator
 
 pytestmark = pytest.mark.django_db
@@ -24,6 +31,11 @@ pytestmark = pytest.mark.django_db
 NEW = Secret("another-credential-0123456789")
 # The simulated provider refuses keys with the prefix "bad".
 BAD = Secret("bad-credential-0123456789")
+
+
+def remove(name: str) -> None:
+    """Closes the account of an operator."""
+    User.objects.filter(username=name).update(is_active=False)
 
 
 def test_dependants_are_the_endpoints_validated_with_the_credential(
@@ -50,6 +62,42 @@ def test_rotation_asks_for_no_pass_of_what_failed_or_is_disabled(
     assert (made.endpoint, made.passed) == (active, True)
     credential.refresh_from_db()
     assert credential.reveal() == NEW
+
+
+@pytest.mark.parametrize(
+    ("way", "leave"), [("dialog", remove), ("dialog", demote), ("approval", remove)]
+)
+def test_a_rotation_whose_operator_may_not_rotate_any_more_changes_nothing(
+    transactional_db: None,
+    credential: ByokCredential,
+    model: LanguageModel,
+    make_draft: Callable[..., PrivateEndpoint],
+    upstream: Simulator,
+    way: str,
+    leave: Callable[[str], None],
+) -> None:
+    """The operator leaves while the endpoints are validated with the new secret."""
+    endpoint = make_draft(model, upstream_model_id="sim-held")
+    factories.make_validation(endpoint, credential)
+    endpoint.activate()
+    clients = {name: sign_in(name) for name in ("ann", "bob")}
+    given = {"secret": NEW.reveal(), "revalidate": "on"}
+    if way == "dialog":
+        name, ask = "ann", partial(press, clients["ann"], credential, "rotate", **given)
+    else:
+        demand(ChangeKind.CREDENTIALS)
+        press(clients["ann"], credential, "rotate", **given, **WHY)
+        name, ask = "bob", partial(press, clients["bob"], proposed(), "approve")
+    before = snapshots.everything()
+    with held(upstream, ask) as pending:
+        leave(name)
+    assert upstream.total_requests == 2
+    assert snapshots.everything() == before
+    if leave is demote:
+        said = messages_of(pending.result())
+        assert said == ["You may not do this any more. Nothing was changed."]
+    if way == "approval":
+        assert proposed().decided_by == ""
 
 
 def test_rotation_makes_the_validations_of_dependants_stale(

@@ -13,7 +13,7 @@ from django.test import Client
 from django.urls import reverse
 
 from accounts.models import ByokCredential
-from catalog.models import ModelEndpoint, Provider
+from catalog.models import LanguageModel, ModelEndpoint, Provider
 from config.audit.entries import AuditEntry
 from config.changes.kinds import ChangeKind
 from config.credentials import Secret
@@ -24,6 +24,7 @@ from endpoints.models import PrivateEndpoint, PrivateProvider
 from tests.support import factories
 from tests.support.console import SUBMIT, messages_of, page
 from tests.support.database import snapshots
+from tests.support.endpoints.validating import held
 from tests.support.factories import Tenant
 from tests.support.simulator.server import Simulator
 from tests.support.upstreams.listing import OLLAMA, answer_models
@@ -225,6 +226,39 @@ def test_a_new_credential_is_tried_when_it_is_stored(
     free.delist()
     answer = operator.post(page(provider), {**sent, "secret": KEY}, follow=True)
     assert len(messages_of(answer)) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("lost", ["is_superuser", "is_active"])
+@pytest.mark.parametrize(
+    ("models", "is_own"),
+    [(["sim-held"], False), (["sim-held"], True), (["sim-echo", "sim-held"], True)],
+    ids=["shared", "own", "own, when the endpoints are validated"],
+)
+def test_nothing_is_connected_for_an_operator_who_may_not_any_more(
+    operator: Client, tenant: Tenant, tmp_path: Path, models: list[str], is_own: bool, lost: str
+) -> None:
+    with Simulator(ensure_certificates(tmp_path), keys={KEY}).run_in_thread() as upstream:
+        form = {
+            "target": upstream.base_url,
+            "key": KEY,
+            "allows": "on",
+            "organization": tenant.organization.slug if is_own else "",
+            "authorities": (tmp_path / "ca.pem").read_text(),
+            "models": models,
+            "connect": "1",
+        }
+        with held(upstream, lambda: operator.post(PAGE, form)) as pending:
+            assert PrivateEndpoint.objects.exists() == (len(models) == 2)
+            User.objects.filter(username="operator").update(**{lost: False})
+    [said] = pending.result().context["problems"]
+    assert said == "You may not do this any more. Nothing was changed."
+    assert not Provider.objects.exists()
+    for rows in (ByokCredential.objects, PrivateProvider.objects, PrivateEndpoint.objects):
+        assert not rows.for_organization(tenant.organization.pk).exists()
+    assert not LanguageModel.objects.of_everybody().filter(is_listed=True).exists()
+    tenant.organization.refresh_from_db()
+    assert tenant.organization.allowed_networks is None
 
 
 @pytest.mark.django_db(transaction=True)

@@ -352,7 +352,7 @@ def test_an_operator_who_loses_the_power_meanwhile_replaces_nothing(
     }  # fmt: skip
     with held(upstream, lambda: press(client, undeclared, "replace_deployment", **form)) as pending:
         User.objects.get(username="ann").groups.set(Group.objects.filter(name=Role.READ_ONLY))
-    refusal = "You may not change endpoints any more. Nothing was changed."
+    refusal = "You may not do this any more. Nothing was changed."
     assert messages_of(pending.result()) == [refusal]
     assert row_of(undeclared) == before
 

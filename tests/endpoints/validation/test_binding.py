@@ -25,7 +25,7 @@ from tests.support.database import snapshots
 from tests.support.endpoints.creating import ROUTE
 from tests.support.endpoints.validating import failed, held, row_of, validate
 from tests.support.factories import Tenant, change
-from tests.support.operators.four_eyes import demand, press, sign_in
+from tests.support.operators.four_eyes import demand, demote, press, sign_in
 from tests.support.simulator.server import Simulator
 
 pytestmark = pytest.mark.django_db
@@ -314,7 +314,7 @@ def test_who_is_alone_names_no_host_where_credentials_need_two_people(
     assert Validation.objects.get().outcome == "passed"
 
 
-@pytest.mark.parametrize("caller", ["key", "operator"])
+@pytest.mark.parametrize("caller", ["key", "operator", "demoted operator"])
 def test_a_validation_whose_caller_may_not_ask_any_more_stores_and_binds_nothing(
     transactional_db: None,
     tenant: Tenant,
@@ -332,8 +332,14 @@ def test_a_validation_whose_caller_may_not_ask_any_more_stores_and_binds_nothing
         client = sign_in("ann", Role.ADMINISTRATOR)
         ask = partial(press, client, draft, "validate", workspace=workspace)
     with held(upstream, ask) as pending:
-        ApiKey.objects.get(name="management").revoke()
-        User.objects.filter(username="ann").update(is_active=False)
+        match caller:
+            case "key":
+                ApiKey.objects.get(name="management").revoke()
+            case "operator":
+                User.objects.filter(username="ann").update(is_active=False)
+            case _:
+                # Support validates, but binds no credential to a host.
+                demote("ann")
     if caller == "key":
         assert pending.result().status_code == 401
     assert upstream.total_requests == 2

@@ -47,6 +47,15 @@ def failed(
     return check
 
 
+def wait_until_held(upstream: Simulator) -> None:
+    """Waits for a call to ``sim-held``, which the upstream holds."""
+
+    def is_asked() -> bool:
+        return any(b"sim-held" in request.raw for request in upstream.requests)
+
+    assert upstream.wait_until(is_asked)
+
+
 @contextmanager
 def held(upstream: Simulator, call: Callable[[], Any]) -> Iterator[Future[Any]]:
     """Runs a call to ``sim-held`` in a thread; the upstream answers when the block has ended."""
@@ -59,7 +68,7 @@ def held(upstream: Simulator, call: Callable[[], Any]) -> Iterator[Future[Any]]:
 
     with ThreadPoolExecutor(1) as pool:
         pending = pool.submit(run)
-        assert upstream.wait_until(lambda: upstream.total_requests == 1)
+        wait_until_held(upstream)
         try:
             yield pending
         finally:

@@ -33,6 +33,11 @@ def sign_in(name: str, role: Role = Role.ADMINISTRATOR) -> Client:
     return client
 
 
+def demote(name: str) -> None:
+    """Gives an operator the role of Support alone, which replaces no secret."""
+    User.objects.get(username=name).groups.set([Group.objects.get(name=Role.SUPPORT)])
+
+
 def sign_in_with(name: str, *codenames: str) -> Client:
     """Returns the browser of a new operator with these permissions and no role."""
     user = User.objects.create_user(name, is_staff=True)
