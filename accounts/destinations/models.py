@@ -12,6 +12,7 @@ from django.db.models.functions import Now
 
 from accounts.destinations.receivers import MASK, METHODS, Receiver, host_of, read_headers
 from accounts.models.edits import write_fields
+from accounts.models.keys import ApiKey
 from accounts.models.limits import OrganizationLimit, patterns_of, require_pattern_room
 from accounts.models.organizations import Organization
 from accounts.models.terms import Region
@@ -22,6 +23,7 @@ from config.audit.triggers import Audit
 from config.models import BaseModel, OwnedQuerySet
 
 MAX_OF_A_TYPE: Final = 5
+_KEYS: Final = "api_key_hashes"
 MOST_IN_A_BATCH: Final = 200
 """The generations that one request to a receiver has at most."""
 
@@ -55,6 +57,8 @@ class DestinationManager(models.Manager.from_queryset(DestinationQuerySet)):  # 
     ) -> BroadcastDestination:
         """Creates a destination; it gets the generations that are admitted from now on.
 
+        A list that names a former hash of a key names its present one too.
+
         Raises :class:`TooManyDestinations`, :class:`WorkspaceNotFound` for a workspace that was
         deleted meanwhile, and :class:`OrganizationLimitReached`.
         """
@@ -65,6 +69,8 @@ class DestinationManager(models.Manager.from_queryset(DestinationQuerySet)):  # 
                 raise TooManyDestinations
             present = self.for_organization(workspace.organization_id).count()
             organization.require_room(OrganizationLimit.DESTINATIONS, present)
+            if _KEYS in fields:
+                fields[_KEYS] = ApiKey.objects.add_current(organization.pk, fields[_KEYS])
             destination: BroadcastDestination = self.model(
                 organization_id=workspace.organization_id,
                 workspace=workspace,
@@ -179,13 +185,16 @@ class BroadcastDestination(BaseModel):
         ``find_receiver`` returns the new receiver for the stored one, which is ``None`` if no key
         decrypts its headers. Of changes at once, each begins with what the one before left. A
         destination that becomes enabled gets the generations that are admitted from then on. A
-        changed receiver gets its next request at once, even if the old one failed. Raises
-        :class:`DestinationNotFound` when the destination was deleted meanwhile, and
-        :class:`OrganizationLimitReached` for patterns that are too large together.
+        changed receiver gets its next request at once, even if the old one failed. A list that
+        names a former hash of a key names its present one too. Raises :class:`DestinationNotFound`
+        when the destination was deleted meanwhile, and :class:`OrganizationLimitReached` for
+        patterns that are too large together.
         """
         with transaction.atomic():
             organization = Organization.objects.lock(self.organization_id)
             self._lock_present()
+            if _KEYS in changes:
+                changes[_KEYS] = ApiKey.objects.add_current(organization.pk, changes[_KEYS])
             if "filter_rules" in changes:
                 patterns = patterns_of(changes["filter_rules"])
                 require_pattern_room(organization, patterns, replaced=self.pk)

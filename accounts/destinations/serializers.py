@@ -20,7 +20,7 @@ from accounts.destinations.receivers import (
 )
 from accounts.destinations.rules import NUMBERS, OPERATORS, TEXTS, InvalidRules, check_rules
 from accounts.models import Region
-from accounts.serializers.credentials import name_current_keys
+from accounts.serializers.credentials import check_keys
 from accounts.serializers.workspaces import SamplingRateField
 from config.api.fields import ChoiceField, FlagField, StrictSerializer, StringField, UUIDField
 from config.api.openapi import envelope, list_envelope
@@ -178,7 +178,7 @@ class _DestinationFields(StrictSerializer):
         return list(dict.fromkeys(regions))
 
     def validate_api_key_hashes(self, hashes: list[str] | None) -> list[str] | None:
-        return name_current_keys(hashes, self.context["organization_id"])
+        return check_keys(hashes, self.context["organization_id"])
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         attrs.pop("privacy_mode", None)

@@ -15,6 +15,7 @@ from django.db.models.functions import Coalesce
 
 from accounts.hosts import HostLimits, HostRule
 from accounts.models.edits import refusal, write_fields
+from accounts.models.keys import ApiKey
 from accounts.models.limits import OrganizationLimit
 from accounts.models.organizations import Organization
 from accounts.models.terms import Region
@@ -29,7 +30,8 @@ from config.models import BaseModel, OwnedQuerySet
 
 # How long a credential rests after each refusal.
 _REST: Final = timedelta(minutes=1)
-_LISTS: Final = ("allowed_models", "allowed_api_key_hashes", "allowed_user_ids", "allowed_hosts")
+_KEYS: Final = "allowed_api_key_hashes"
+_LISTS: Final = ("allowed_models", _KEYS, "allowed_user_ids", "allowed_hosts")
 # The entries of the lists of all credentials of an organization, which workers hold in memory.
 _MOST_ENTRIES: Final = 20_000
 HOST_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9.\-]{0,251}[a-z0-9])?")
@@ -83,6 +85,8 @@ class ByokCredentialManager(models.Manager.from_queryset(ByokCredentialQuerySet)
     ) -> ByokCredential:
         """Creates a credential with a sealed secret, last in the order of its provider.
 
+        A list that names a former hash of a key names its present one too.
+
         Raises :class:`OrganizationLimitReached`, and :class:`InvalidRequest` for lists that are too
         long.
         """
@@ -92,6 +96,8 @@ class ByokCredentialManager(models.Manager.from_queryset(ByokCredentialQuerySet)
             Organization.objects.lock_with_room(
                 organization.pk, OrganizationLimit.CREDENTIALS, present
             )
+            if _KEYS in fields:
+                fields[_KEYS] = ApiKey.objects.add_current(organization.pk, fields[_KEYS])
             self.require_list_room(ByokCredential(organization=organization), fields)
             highest = present.filter(provider_slug=provider_slug).aggregate(
                 highest=Max("sort_order")
@@ -240,7 +246,8 @@ class ByokCredential(BaseModel):
 
         Beside ``allowed_hosts``, a secret that equals the stored one only proves that the caller
         has it. ``allowed_hosts=None`` with a secret forgets the first use, so that the next one
-        binds the credential again.
+        binds the credential again. A list that names a former hash of a key names its present one
+        too.
 
         Returns whether anything changed. Raises :class:`CredentialNotFound` when the credential
         was removed meanwhile, :class:`InvalidRequest` for a fallback that is also BYOK only and for
@@ -252,6 +259,9 @@ class ByokCredential(BaseModel):
                 "is_byok_only", self.is_byok_only
             ):
                 raise refusal("is_fallback", "Cannot be combined with is_byok_only.")
+            if _KEYS in changes:
+                Organization.objects.lock(self.organization_id)
+                changes[_KEYS] = ApiKey.objects.add_current(self.organization_id, changes[_KEYS])
             ByokCredential.objects.require_list_room(self, changes)
             if "allowed_hosts" in changes:
                 hosts = changes["allowed_hosts"]

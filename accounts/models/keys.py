@@ -122,15 +122,6 @@ class ApiKeyQuerySet(OwnedQuerySet["ApiKey"]):
             raise ApiKeyNotFound
         return found
 
-    def name_current(self, digests: Collection[str]) -> list[str]:
-        """Returns digests once each, and those of the keys whose former secrets they name.
-
-        Raises :class:`ApiKeyNotFound` as :meth:`find_all` does.
-        """
-        found = self.select_related("successor").find_all(digests)
-        current = (key.successor.digest for key in found if key.successor is not None)
-        return list(dict.fromkeys([*digests, *current]))
-
 
 class ApiKeyManager(models.Manager.from_queryset(ApiKeyQuerySet)):  # type: ignore[misc]
     def create_key(
@@ -176,6 +167,20 @@ class ApiKeyManager(models.Manager.from_queryset(ApiKeyQuerySet)):  # type: igno
                 RateLimit.objects.change(key.limit_owner, rate_limits)
             key.record("key.created")
         return key, secret
+
+    def add_current(
+        self, organization_id: uuid.UUID, digests: Collection[str] | None
+    ) -> list[str] | None:
+        """Returns digests once each, and those of the keys whose former secrets they name.
+
+        Digests of revoked keys stay. ``None``, which stands for all keys, stays too. The caller has
+        locked the organization, so that no key is rotated before the list is stored.
+        """
+        if digests is None:
+            return None
+        former = self.filter(organization=organization_id, digest__in=set(digests))
+        current = former.filter(successor__deleted_at=None).exclude(successor=None)
+        return list(dict.fromkeys([*digests, *current.values_list("successor__digest", flat=True)]))
 
 
 class ApiKey(BaseModel):

@@ -78,7 +78,7 @@ class _ByokFields(StrictSerializer):
         return hosts
 
     def validate_allowed_api_key_hashes(self, hashes: list[str] | None) -> list[str] | None:
-        return name_current_keys(hashes, self.context["organization_id"])
+        return check_keys(hashes, self.context["organization_id"])
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if attrs.get("is_fallback") and attrs.get("is_byok_only"):
@@ -107,17 +107,13 @@ class _ByokFields(StrictSerializer):
         return found or Provider.objects.filter(slug=slug, **listed).first()
 
 
-def name_current_keys(hashes: list[str] | None, organization_id: UUID) -> list[str] | None:
-    """Returns hashes of keys, and the present ones of keys that they name by a former secret.
-
-    Refuses those that are not the organization's.
-    """
-    if hashes is None:
-        return None
+def check_keys(hashes: list[str] | None, organization_id: UUID) -> list[str] | None:
+    """Returns hashes of keys, which must be the organization's; ``None`` stands for all keys."""
     try:
-        return ApiKey.objects.for_organization(organization_id).name_current(hashes)
+        ApiKey.objects.for_organization(organization_id).find_all(hashes or ())
     except ApiKeyNotFound:
         raise ValidationError("One of the keys does not belong to the organization.") from None
+    return hashes
 
 
 def _check_secret(provider: PrivateProvider | Provider | None, secret: Secret) -> None:

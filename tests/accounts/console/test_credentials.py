@@ -6,14 +6,16 @@ import pytest
 from django.test import Client
 
 from accounts.models import ByokCredential
+from accounts.rotation import rotate_key
 from catalog.models import Provider
 from config.audit.entries import AuditEntry
+from config.changes.kinds import ChangeKind
 from config.credentials import Secret
 from tests.support import factories
 from tests.support.console import SECRET, fingerprint, listing, messages_of, page
 from tests.support.factories import Tenant
 from tests.support.governance import make_key, make_member
-from tests.support.operators.four_eyes import press
+from tests.support.operators.four_eyes import WHY, approve, demand, press, sign_in
 from tests.support.simulator.server import Simulator
 
 
@@ -109,6 +111,22 @@ def test_change_credential_keeps_a_key_that_was_revoked_later(
     operator.post(page(credential), sent)
     credential.refresh_from_db()
     assert credential.allowed_user_ids == [member]
+
+
+def test_what_was_proposed_before_a_rotation_names_the_new_hash(
+    operator: Client, tenant: Tenant
+) -> None:
+    credential = factories.make_credential(tenant, factories.make_provider(), SECRET)
+    key, bob = make_key(tenant), sign_in("bob")
+    former = key.digest
+    demand(ChangeKind.CREDENTIALS)
+    form = {"allowed_api_key_hashes": [former], "sort_order": "0", "declared_zdr": "unknown"}
+    operator.post(page(credential), {**form, **WHY})
+    rotate_key(key, overlap=60)
+    change_set, text = approve(bob)
+    assert (change_set.status, text) == ("applied", "It is changed.")
+    credential.refresh_from_db()
+    assert credential.allowed_api_key_hashes == [former, key.digest]
 
 
 def test_pickers_of_a_credential_search_its_organization(operator: Client, tenant: Tenant) -> None:

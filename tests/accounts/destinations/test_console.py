@@ -8,6 +8,7 @@ import pytest
 from django.test import Client
 
 from accounts.models import BroadcastDestination
+from accounts.rotation import rotate_key
 from tests.support.broadcast.destinations import MASK, SECRET, make_destination
 from tests.support.console import SUBMIT, change, listing, messages_of, page
 from tests.support.database import snapshots
@@ -96,6 +97,20 @@ def test_keys_are_picked_from_the_organization(operator: Client, tenant: Tenant)
     change(operator, destination, {**form, "name": "Renamed", "api_key_hashes": [key.digest]})
     destination.refresh_from_db()
     assert (destination.name, destination.api_key_hashes) == ("Renamed", [key.digest])
+
+
+def test_a_form_that_was_opened_before_a_rotation_names_the_new_hash(
+    operator: Client, tenant: Tenant
+) -> None:
+    destination = make_destination(tenant.workspace)
+    key = make_key(tenant)
+    former = key.digest
+    rotate_key(key, overlap=60)
+    form = {**FORM, "headers": f"Authorization: {MASK}", "api_key_hashes": [former]}
+    del form["kind"]
+    change(operator, destination, form)
+    destination.refresh_from_db()
+    assert destination.api_key_hashes == [former, key.digest]
 
 
 def test_delete(operator: Client, tenant: Tenant) -> None:
