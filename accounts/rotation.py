@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 from django.db import transaction
+from django.db.models import Q
 
 from accounts.destinations.models import BroadcastDestination
 from accounts.models import ApiKey, ByokCredential
@@ -15,6 +16,7 @@ from config.credentials import Secret
 _OF_CREDENTIALS: Final = "allowed_api_key_hashes"
 _OF_DESTINATIONS: Final = "api_key_hashes"
 _TRIES: Final = 5
+_ADVICE: Final = "Shorten some, or rotate with overlap_seconds 0, which makes no list longer."
 
 
 def rotate_key(
@@ -22,7 +24,9 @@ def rotate_key(
 ) -> tuple[ApiKey, Secret]:
     """Rotates a key as :meth:`ApiKey.rotate` does; lists of keys name the new hash too.
 
-    Raises :class:`Unavailable` when another credential comes to name the key during every attempt.
+    They lose the hashes of secrets that have ended. Raises :class:`InvalidRequest` if the lists of
+    credentials would have too many entries, which an ``overlap`` of 0 never does, and
+    :class:`Unavailable` when another credential comes to name the key during every attempt.
     """
     digest = key.digest
     for _ in range(_TRIES):
@@ -48,8 +52,15 @@ def _rotate(key: ApiKey, *, overlap: int, issued_by_operator: bool) -> tuple[Api
             transaction.set_rollback(True)
             return None
         destinations = _lock(_find(BroadcastDestination, _OF_DESTINATIONS, key, digest))
-        _add(key.digest, credentials, _OF_CREDENTIALS)
-        _add(key.digest, destinations, _OF_DESTINATIONS)
+        ended = _find_ended(key)
+        growth = sum(
+            1 - len(ended.intersection(each.allowed_api_key_hashes)) for each in credentials
+        )
+        ByokCredential.objects.require_room(
+            key.organization_id, growth, field="overlap_seconds", advice=_ADVICE
+        )
+        _replace(ended, key.digest, credentials, _OF_CREDENTIALS)
+        _replace(ended, key.digest, destinations, _OF_DESTINATIONS)
     return former, secret
 
 
@@ -63,8 +74,16 @@ def _lock(rows: Any) -> list[Any]:
     return list(rows.select_for_update(no_key=True, of=("self",)).order_by("pk"))
 
 
-def _add(digest: str, rows: Iterable[Any], column: str) -> None:
-    """Adds a hash to the list of each row."""
+def _find_ended(key: ApiKey) -> set[str]:
+    """Returns the hashes of a key's secrets that have ended, after a rotation without overlap its
+    last one too."""
+    ended = Q(expires_at__lte=key.created_at) | Q(deleted_at__isnull=False)
+    return set(key.former.filter(ended).values_list("digest", flat=True))
+
+
+def _replace(ended: Collection[str], digest: str, rows: Iterable[Any], column: str) -> None:
+    """Drops ended hashes from the list of each row, and adds one."""
     for row in rows:
-        setattr(row, column, [*getattr(row, column), digest])
+        kept = [each for each in getattr(row, column) if each not in ended]
+        setattr(row, column, [*kept, digest])
         row.save_fields(column)

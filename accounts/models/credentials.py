@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Final, Self
@@ -123,18 +124,30 @@ class ByokCredentialManager(models.Manager.from_queryset(ByokCredentialQuerySet)
         added = sum(
             len(changes[name] or ()) - len(getattr(credential, name) or ()) for name in named
         )
+        if added > 0:
+            Organization.objects.lock(credential.organization_id)
+            field = next(name for name in named if changes[name])
+            self.require_room(credential.organization_id, added, field=field)
+
+    def require_room(
+        self, organization_id: uuid.UUID, added: int, *, field: str, advice: str = "Shorten some."
+    ) -> None:
+        """Raises :class:`InvalidRequest` if an organization's lists would have too many entries.
+
+        ``added`` is their growth; without one, they may be too long already. The error names
+        ``field``, and ``advice`` ends its message. The caller has locked the organization.
+        """
         if added <= 0:
             return
-        Organization.objects.lock(credential.organization_id)
         lengths = (Coalesce(F(f"{name}__len"), 0) for name in _LISTS)
-        present = self.for_organization(credential.organization_id).aggregate(
+        present = self.for_organization(organization_id).aggregate(
             entries=Sum(sum(lengths, Value(0)), default=0)
         )["entries"]
         if present + added > _MOST_ENTRIES:
             raise refusal(
-                next(name for name in named if changes[name]),
+                field,
                 f"The lists of all credentials of an organization can have at most "
-                f"{_MOST_ENTRIES:,} entries, and have {present:,}. Shorten some.",
+                f"{_MOST_ENTRIES:,} entries, and have {present:,}. {advice}",
             )
 
 

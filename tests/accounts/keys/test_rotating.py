@@ -11,7 +11,7 @@ import pytest
 from django.db import close_old_connections, connection
 from rest_framework.test import APIClient
 
-from accounts.models import ApiKey, ByokCredential, KeyDigest, guardrails_of
+from accounts.models import ApiKey, ByokCredential, KeyDigest, credentials, guardrails_of
 from config.audit.entries import AuditEntry
 from config.clocks.clock import clock
 from config.secrets import KeyDigests, digest_api_key
@@ -254,6 +254,64 @@ def test_a_list_that_names_a_former_secret_names_its_key(
         for hashes in ([former], both, [former, former]):
             answer = send(management, "PATCH", path, {name: hashes})
             assert (answer.status_code, answer.json()["data"][name]) == (200, both)
+
+
+def test_a_rotation_drops_the_hashes_of_ended_secrets_from_lists(
+    management: APIClient, tenant: Tenant
+) -> None:
+    key, other = inference_key(tenant), make_key(tenant)
+    first = key.digest
+    lists = [other.digest, first]
+    credential = factories.make_credential(
+        tenant, factories.make_provider(), allowed_api_key_hashes=lists
+    )
+    destination = make_destination(tenant.workspace, api_key_hashes=lists)
+
+    def step(overlap: int) -> str:
+        key.refresh_from_db()
+        answer = rotate(management, key.digest, {"overlap_seconds": overlap})
+        return str(answer.json()["data"]["hash"])
+
+    def named() -> list[str]:
+        credential.refresh_from_db()
+        destination.refresh_from_db()
+        assert credential.allowed_api_key_hashes == destination.api_key_hashes
+        return list(credential.allowed_api_key_hashes or ())
+
+    second, third = step(WEEK), step(WEEK)
+    assert named() == [other.digest, first, second, third]
+    management.delete(f"/api/v1/keys/{first}")
+    ApiKey.objects.filter(digest=second).update(expires_at=clock.now())
+    fourth = step(WEEK)
+    assert named() == [other.digest, third, fourth]
+    fifth = step(0)
+    assert named() == [other.digest, third, fifth]
+
+
+def test_a_rotation_finds_room_for_its_overlap_in_the_lists_of_credentials(
+    management: APIClient, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, provider = inference_key(tenant), factories.make_provider()
+    for _ in range(2):
+        factories.make_credential(tenant, provider, allowed_api_key_hashes=[key.digest])
+    monkeypatch.setattr(credentials, "_MOST_ENTRIES", 3)
+    with snapshots.unchanged():
+        refused = rotate(management, key.digest, {"overlap_seconds": 1})
+    why = (
+        "The lists of all credentials of an organization can have at most 3 entries, and have 2. "
+        "Shorten some, or rotate with overlap_seconds 0, which makes no list longer."
+    )
+    assert told(refused) == (400, f"overlap_seconds: {why}")
+    assert refused.json()["error"]["metadata"]["fields"] == {"overlap_seconds": why}
+    # What is stored may be more already.
+    monkeypatch.setattr(credentials, "_MOST_ENTRIES", 1)
+    answer = rotate(management, key.digest, {"overlap_seconds": 0})
+    assert answer.status_code == 201
+    present = [answer.json()["data"]["hash"]]
+    lists = [row.allowed_api_key_hashes for row in ByokCredential.objects.all()]
+    assert lists == [present, present]
+    monkeypatch.setattr(credentials, "_MOST_ENTRIES", 4)
+    assert rotate(management, present[0], {"overlap_seconds": 1}).status_code == 201
 
 
 def test_one_of_several_rotations_wins(transactional_db: None) -> None:
