@@ -24,6 +24,7 @@ from catalog.models.aliases import ModelAlias
 from catalog.pricing import Price, UnknownRule
 from catalog.tokens import correct_family, find_limits
 from catalog.visibility import EndpointFacts
+from config.api.text import spell_ids
 from config.credentials import NO_SECRET, Secret
 from config.egress.addresses import NO_REACH, Reach
 from config.egress.rules import NO_OWN_LIMITS, TimeLimits
@@ -492,6 +493,7 @@ def _group_by_model(routes: Iterable[Route]) -> dict[str, tuple[Route, ...]]:
 
 
 def _make_credential(row: ByokCredential) -> Credential:
+    members = row.allowed_user_ids
     return Credential(
         credential_id=row.pk,
         provider_slug=row.provider_slug,
@@ -503,7 +505,8 @@ def _make_credential(row: ByokCredential) -> Credential:
         allowed_models=_freeze(row.allowed_models),
         allowed_key_digests=_freeze(row.allowed_api_key_hashes),
         limits=row.host_limits(),
-        allowed_members=_freeze(row.allowed_user_ids),
+        # Earlier releases stored the ids as they were sent.
+        allowed_members=_freeze(None if members is None else spell_ids(members)),
         declared_region=row.declared_region,
         declared_zdr=row.declared_zdr,
         version=row.version,

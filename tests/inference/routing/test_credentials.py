@@ -11,7 +11,10 @@ from accounts.models import ApiKey
 from accounts.policy import Policy
 from catalog.visibility import EndpointFacts
 from config.credentials import Secret
+from inference.admission.copies.organizations import load_organization
 from tests.support import factories
+from tests.support.factories import Tenant
+from tests.support.governance import make_member
 from tests.support.inference.routes import (
     KEY,
     WORKSPACE,
@@ -149,6 +152,15 @@ def test_a_credential_with_allowed_users_does_not_serve_keys_of_others(site: Sit
     site.publish()
     assert site.chat().json()["usage"]["is_byok"] is False
     assert site.settled().is_byok is False
+
+
+def test_members_that_are_stored_in_capitals_may_use_a_credential(tenant: Tenant) -> None:
+    member, provider = make_member(tenant.organization), factories.make_provider()
+    for members in (None, [], [str(member.pk).upper(), "user-1"]):
+        factories.make_credential(tenant, provider, allowed_user_ids=members)
+    copies = load_organization(tenant.organization.pk).credentials
+    may_use = [each.may_be_used_by(tenant.workspace.pk, KEY, member.pk) for each in copies]
+    assert may_use == [True, False, True]
 
 
 def test_a_credential_with_allowed_keys_serves_only_those(site: Site) -> None:
