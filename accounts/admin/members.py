@@ -8,7 +8,7 @@ from django.contrib import admin
 from django.http import HttpRequest
 
 from accounts.admin.forms import may_point_secrets
-from accounts.models import Member, remove_member
+from accounts.models import Member, create_member, edit_member, remove_member
 from config.console.actions import deletion
 from config.console.base import ConsoleAdmin
 from config.console.forms import RECORD, ConsoleForm, part
@@ -52,6 +52,13 @@ class MemberAdmin(ConsoleAdmin):
         submit="Delete the member",
         delete=remove_member,
     )
+
+    def create(self, request: HttpRequest, obj: Any, form: Any) -> Member:
+        given = dict(form.cleaned_data)
+        return create_member(given.pop("organization").pk, **given)
+
+    def change(self, request: HttpRequest, obj: Any, form: Any) -> None:
+        edit_member(obj, **{name: form.cleaned_data[name] for name in form.changed_data})
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         fixed = super().get_readonly_fields(request, obj)

@@ -44,6 +44,7 @@ from accounts.models.workspaces import (
     WorkspaceMember,
     WorkspaceNotFound,
     create_member,
+    edit_member,
     remove_member,
     require_workspace,
     workspace_for,

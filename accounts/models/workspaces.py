@@ -504,6 +504,19 @@ def create_member(
     return member
 
 
+def edit_member(member: Member, **changes: Any) -> bool:
+    """Edits a member as :meth:`Member.edit` does, and its address too.
+
+    Raises :class:`MemberExists` for the address of another member.
+    """
+    with transaction.atomic():
+        Organization.objects.lock(member.organization_id)
+        if "email" in changes:
+            others = Member.objects.exclude(pk=member.pk)
+            others.require_free(member.organization_id, changes["email"])
+        return member.edit(**changes)
+
+
 def remove_member(member: Member) -> None:
     """Deletes a member as :meth:`Member.remove` does, while no key is created."""
     with transaction.atomic():
