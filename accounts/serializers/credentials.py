@@ -100,11 +100,22 @@ class _ByokFields(StrictSerializer):
         """Returns the provider, whose dialect defines the format of a new secret."""
         raise NotImplementedError
 
-    def find_provider(self, slug: str, **listed: bool) -> PrivateProvider | Provider | None:
-        """Returns a provider: the organization's own, else the catalogue's."""
-        own = PrivateProvider.objects.for_organization(self.context["organization_id"])
-        found: PrivateProvider | Provider | None = own.filter(slug=slug).first()
-        return found or Provider.objects.filter(slug=slug, **listed).first()
+
+def find_provider(
+    organization_id: UUID, slug: str, **listed: bool
+) -> PrivateProvider | Provider | None:
+    """Returns a provider: the organization's own, else the catalogue's."""
+    own = PrivateProvider.objects.for_organization(organization_id)
+    found: PrivateProvider | Provider | None = own.filter(slug=slug).first()
+    return found or Provider.objects.filter(slug=slug, **listed).first()
+
+
+def require_provider(organization_id: UUID, slug: str) -> PrivateProvider | Provider:
+    """Returns a provider for which an organization can store a new credential, or refuses."""
+    provider = find_provider(organization_id, slug, is_listed=True)
+    if provider is None:
+        raise ValidationError({"provider": ["Must be the slug of a provider in the catalogue."]})
+    return provider
 
 
 def check_keys(hashes: list[str] | None, organization_id: UUID) -> list[str] | None:
@@ -134,12 +145,7 @@ class CreateByokSerializer(_ByokFields):
     workspace_id = UUIDField(required=False)
 
     def provider_of(self, attrs: dict[str, Any]) -> PrivateProvider | Provider:
-        provider = self.find_provider(attrs["provider"], is_listed=True)
-        if provider is None:
-            raise ValidationError(
-                {"provider": ["Must be the slug of a provider in the catalogue."]}
-            )
-        return provider
+        return require_provider(self.context["organization_id"], attrs["provider"])
 
 
 @extend_schema_serializer(component_name="UpdateBYOKKeyRequest")
@@ -150,7 +156,7 @@ class UpdateByokSerializer(_ByokFields):
 
     def provider_of(self, attrs: dict[str, Any]) -> PrivateProvider | Provider | None:
         # A secret can be rotated even after its provider left the catalogue.
-        return self.find_provider(self.context["provider_slug"])
+        return find_provider(self.context["organization_id"], self.context["provider_slug"])
 
 
 @extend_schema_serializer(component_name="BYOKKeyHealth")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from django.db import transaction
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -15,6 +16,7 @@ from accounts.serializers.credentials import (
     ByokSerializer,
     CreateByokSerializer,
     UpdateByokSerializer,
+    require_provider,
 )
 from accounts.views.creations import CreatingViewSet, creates
 from config.api.filters import StrictFilterSet, TextFilter, UUIDFilter
@@ -54,13 +56,19 @@ class ByokViewSet(CreatingViewSet):
     @creates("createBYOKKey", CreateByokSerializer, ByokResponseSerializer, (404, 422))
     def create(self, fields: dict[str, Any]) -> ByokCredential:
         """Stores a credential, encrypted, for one workspace of the organization."""
-        return ByokCredential.objects.create_credential(
-            organization=Organization.objects.get(pk=self.organization_id),
-            workspace=workspace_for(self.organization_id, fields.pop("workspace_id", None)),
-            provider_slug=fields.pop("provider"),
-            secret=fields.pop("key"),
-            **fields,
-        )
+        slug = fields.pop("provider")
+        workspace = workspace_for(self.organization_id, fields.pop("workspace_id", None))
+        with transaction.atomic():
+            organization = Organization.objects.lock(self.organization_id)
+            # A private provider is removed under this lock: its next one would get the secret.
+            require_provider(self.organization_id, slug)
+            return ByokCredential.objects.create_credential(
+                organization=organization,
+                workspace=workspace,
+                provider_slug=slug,
+                secret=fields.pop("key"),
+                **fields,
+            )
 
     retrieve = make_retrieve(
         "getBYOKKey", ByokResponseSerializer, "Shows a credential without its secret."

@@ -22,6 +22,7 @@ from inference.admission.copies.organizations import load_organization
 from inference.admission.copies.whole import read_catalog_on_orm
 from tests.support import factories
 from tests.support.database import snapshots
+from tests.support.database.locks import at_once
 from tests.support.endpoints.creating import ROUTE as ENDPOINTS
 from tests.support.endpoints.creating import assert_refused
 from tests.support.factories import Tenant
@@ -326,6 +327,22 @@ def test_a_provider_is_not_deleted_before_its_credentials(site: Site, manager: A
     assert error["metadata"]["credential_id"] == str(credential.pk)
     assert manager.delete(f"/api/v1/byok/{credential.pk}").status_code == 200
     assert manager.delete(f"{ROUTE}/my-rack").status_code == 200
+
+
+def test_a_credential_is_not_stored_for_a_provider_that_is_deleted_meanwhile(
+    transactional_db: None,
+) -> None:
+    tenant = factories.make_tenant()
+    provider, client = make_own(tenant), factories.client(tenant.management_key)
+    body = {"provider": "my-rack", "key": "secret-of-the-rack-01234"}
+    _, answer = at_once(
+        provider.remove,
+        lambda: client.post("/api/v1/byok", body, format="json"),
+        held="SELECT 1 FROM accounts_organization FOR UPDATE",
+    )
+    error = assert_refused(answer, 400, "invalid_request")
+    assert list(error["metadata"]["fields"]) == ["provider"]
+    assert not ByokCredential.objects.exists()
 
 
 def test_an_endpoint_needs_an_address_of_its_own_where_the_provider_has_none(
