@@ -304,7 +304,7 @@ class ApiKey(BaseModel):
         workspace. A management key may: it belongs to the whole organization.
         """
         with transaction.atomic():
-            self._lock()
+            self.lock()
             if self.deleted_at is not None:
                 raise ApiKeyNotFound
             if self.successor_id is not None:
@@ -322,7 +322,7 @@ class ApiKey(BaseModel):
                 self._change_former(changes)
             return is_changed or is_limited
 
-    def _lock(self) -> None:
+    def lock(self) -> None:
         """Locks the row and those of its former secrets, and reads the row.
 
         An assignment of the key, which refers to the row, does not wait for this lock.
@@ -353,7 +353,7 @@ class ApiKey(BaseModel):
         Returns False if the key was already deleted. The row stays because generations point at it.
         """
         with transaction.atomic():
-            self._lock()
+            self.lock()
             if self.deleted_at is not None:
                 return False
             Organization.objects.lock(self.organization_id)
@@ -381,7 +381,7 @@ class ApiKey(BaseModel):
         """
         digest = self.digest
         with transaction.atomic():
-            self._lock()
+            self.lock()
             self._require_rotatable(digest)
             Organization.objects.lock(self.organization_id)
             now = clock.now()

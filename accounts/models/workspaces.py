@@ -237,7 +237,7 @@ class Workspace(LoggingSettings, BaseModel):
         :class:`InvalidRequest` for a slug that is taken.
         """
         with transaction.atomic():
-            self._lock_present()
+            self.lock_present()
             _refuse_unread(self, changes)
             _require_logging(self, changes)
             if changes.get("slug", self.slug) != self.slug:
@@ -274,7 +274,7 @@ class Workspace(LoggingSettings, BaseModel):
         keys = self.api_keys.for_inference().enabled().filter(deleted_at=None)
         with transaction.atomic():
             locked = keys.lock_in_order()
-            self._lock_present()
+            self.lock_present()
             if self.is_default and not confirm_default:
                 raise refusal(
                     "confirm_default_workspace_deletion",
@@ -315,7 +315,7 @@ class Workspace(LoggingSettings, BaseModel):
         Raises :class:`MemberNotFound` when one was deleted meanwhile.
         """
         with transaction.atomic():
-            self._lock_present()
+            self.lock_present()
             Member.objects.require_present(*(member.pk for member in members))
             if self.is_default:
                 return 0
@@ -335,7 +335,7 @@ class Workspace(LoggingSettings, BaseModel):
         default workspace, which always has every member.
         """
         with transaction.atomic():
-            self._lock_present()
+            self.lock_present()
             if self.is_default:
                 raise InvalidRequest("Members cannot be removed from the default workspace.")
             keys = self.api_keys.enabled().unexpired().filter(creator__in=members, deleted_at=None)
@@ -352,7 +352,7 @@ class Workspace(LoggingSettings, BaseModel):
         Raises :class:`InvalidRequest` unless each budget is below the budgets of longer intervals.
         """
         with transaction.atomic():
-            self._lock_present()
+            self.lock_present()
             order = list(BudgetInterval)
             for other in self.budgets.exclude(interval=interval):
                 is_longer = order.index(BudgetInterval(other.interval)) > order.index(interval)
@@ -373,10 +373,11 @@ class Workspace(LoggingSettings, BaseModel):
     def lift_budget(self, interval: BudgetInterval) -> bool:
         """Deletes the budget of one interval and returns whether there was one."""
         with transaction.atomic():
-            self._lock_present()
+            self.lock_present()
             return bool(self.budgets.filter(interval=interval).delete()[0])
 
-    def _lock_present(self) -> None:
+    def lock_present(self) -> None:
+        """Locks the organization and the row; raises :class:`WorkspaceNotFound` if deleted."""
         Organization.objects.lock(self.organization_id)
         self.refresh_from_db(from_queryset=Workspace._base_manager.select_for_update(no_key=True))
         if self.deleted_at is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, cast
 
+from django.db import transaction
 from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.decorators import action
@@ -126,10 +127,12 @@ class KeyViewSet(CreatingViewSet):
         key = self.get_object()
         if "workspace_id" in fields:
             workspace_for(self.organization_id, fields["workspace_id"])
-            if fields["workspace_id"] != key.workspace_id:
+        with transaction.atomic():
+            key.lock()
+            if fields.get("workspace_id", key.workspace_id) != key.workspace_id:
                 # The guardrail of a workspace stays behind.
                 require_one_person(request, ChangeKind.GUARDRAILS)
-        key.edit(**fields)
+            key.edit(**fields)
         return self.respond(key)
 
     @operation("deleteKeys", None, {200: DeletedSerializer}, (404,))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Final
 
+from django.db import transaction
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.decorators import action
 from rest_framework.exceptions import ValidationError
@@ -89,9 +90,12 @@ class WorkspaceViewSet(CreatingViewSet):
         """Changes the fields that are sent; `null` clears a field."""
         fields = self.read_body(UpdateWorkspaceSerializer)
         workspace = self.get_object()
-        if fields.get("fallback", workspace.fallback) != workspace.fallback:
-            require_one_person(request, ChangeKind.GUARDRAILS)
-        workspace.edit(**fields)
+        with transaction.atomic():
+            # The owner may have changed the level since this request has read it.
+            workspace.lock_present()
+            if fields.get("fallback", workspace.fallback) != workspace.fallback:
+                require_one_person(request, ChangeKind.GUARDRAILS)
+            workspace.edit(**fields)
         return self.respond(workspace)
 
     @operation(

@@ -17,6 +17,7 @@ from endpoints.models import PrivateEndpoint
 from tests.support import factories
 from tests.support.broadcast.destinations import make_destination
 from tests.support.console import fingerprint, listing, messages_of, page
+from tests.support.database.locks import at_once
 from tests.support.database.snapshots import unchanged
 from tests.support.factories import Tenant
 from tests.support.governance import make_guardrail, make_preset, make_workspace
@@ -199,6 +200,42 @@ def test_an_issued_key_makes_other_changes_and_all_without_a_rule(
     assert renamed.status_code == 200, renamed.content
     made = factories.client(issued).post("/api/v1/guardrails", {"name": "added"}, format="json")
     assert made.status_code == 201, made.content
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "after"),
+    [
+        ("workspaces/{workspace}", "fallback", "none"),
+        ("keys/{inference}", "workspace_id", ELSEWHERE),
+    ],
+)
+def test_an_issued_key_restores_nothing_that_is_changed_meanwhile(
+    transactional_db: None,
+    ann: Client,
+    world: Tenant,
+    path: str,
+    name: str,
+    after: str,
+) -> None:
+    issued = issue(ann, world)
+    demand(ChangeKind.GUARDRAILS)
+    shown = call(world, issued, "get", path, None).json()["data"]
+    before = {name: shown.get(name, str(world.workspace.pk))}
+    # What is sent back as it is needs nobody else.
+    assert call(world, issued, "patch", path, before).status_code == 200
+    own, refused = at_once(
+        lambda: call(world, world.management_key, "patch", path, {name: after}),
+        lambda: call(world, issued, "patch", path, before),
+        held="SELECT 1 FROM accounts_apikey, accounts_organization FOR UPDATE",
+    )
+    assert (own.status_code, refused.status_code) == (200, 403)
+    assert refused.json()["error"]["metadata"]["error_type"] == "second_person_needed"
+    world.workspace.refresh_from_db()
+    stored = {
+        "fallback": world.workspace.fallback,
+        "workspace_id": str(ApiKey.objects.get(name="inference").workspace_id),
+    }
+    assert stored[name] == after
 
 
 def test_creating_an_endpoint_with_a_price_needs_a_second_person(
