@@ -24,6 +24,7 @@ from catalog.dialects.base import (
 from catalog.dialects.openai.images import EDITS, image_parameters, images_parser, parse_images
 from catalog.dialects.openai.members import (
     NULL,
+    PLAIN_REASONS,
     Choice,
     add_long_reasoning,
     add_reasoning,
@@ -36,7 +37,7 @@ from catalog.dialects.openai.members import (
     raise_for_error,
     read_text,
 )
-from catalog.dialects.openai.repair import CALL_REASONS, repair_whole
+from catalog.dialects.openai.repair import repair_whole
 from catalog.dialects.openai.requests import build_request
 from catalog.dialects.openai.rerank import parse_rerank, place_rerank, write_rerank
 from catalog.dialects.openai.responses import PATH, NativeResponses, build_response
@@ -57,7 +58,7 @@ def _parse_chat(fields: dict[str, msgspec.Raw]) -> Reply:
     for choice in choices:
         if (part := choice.message) is None:
             raise InvalidReply("A choice of the answer has no content.")
-        if part.is_marked or choice.finish_reason is None or choice.finish_reason in CALL_REASONS:
+        if part.is_marked or choice.finish_reason not in PLAIN_REASONS:
             members = {**fields, "choices": repair_whole(fields["choices"], notes)}
             break
         if part.reasoning or part.reasoning_content:

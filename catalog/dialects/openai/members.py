@@ -42,8 +42,7 @@ _REASONS: Final = {
     "tool_calls": "tool_calls",
     "content_filter": "content_filter",
     "error": "error",
-    "function_call": "tool_calls",
-    "tool_use": "tool_calls",
+    **dict.fromkeys(("function_call", "function_calls", "tool_call", "tool_use"), "tool_calls"),
     "max_tokens": "length",
     "model_length": "length",
     "max_output_tokens": "length",
@@ -64,6 +63,9 @@ _REASONS: Final = {
         "error",
     ),
 }  # fmt: skip
+
+# The reasons that fit every choice without tool calls. One with another may need a repair.
+PLAIN_REASONS: Final = frozenset(("stop", "length", "content_filter", "error"))
 
 
 class _Named(msgspec.Struct):

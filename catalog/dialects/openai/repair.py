@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from catalog.dialects.base import InvalidReply
+from catalog.dialects.base import InvalidReply, decode_object
 from catalog.dialects.openai.members import build_details, name_finish_reason, read_finish_reason
 from catalog.dialects.shared.raw import first_byte, is_empty, is_null
 from catalog.dialects.shared.reasoning import REASONING_NAMES
@@ -35,8 +35,8 @@ _TEXT_TYPES: Final = ("text", "output_text", "input_text", "")
 _THOUGHT_TYPES: Final = ("thinking", "reasoning", "reasoning_text", "summary_text")
 # What arguments without members are written as.
 _NO_ARGUMENTS: Final = frozenset(("", "{}", "null"))
-# The reasons that say that there are tool calls.
-CALL_REASONS: Final = frozenset(("tool_calls", "tool_use"))
+# It also ends a call in the older member of this name, which passes unread.
+_OLD_CALL: Final = "function_call"
 
 
 class _Call:
@@ -75,15 +75,17 @@ class _Call:
 class _ChoiceState:
     """What has come of one choice of a stream."""
 
-    __slots__ = ("_by_id", "_by_index", "_last", "begun", "ids", "is_finished", "open")
+    __slots__ = ("_by_id", "_by_index", "_last", "begun", "ids", "is_finished", "open",
+                 "whole")  # fmt: skip
 
     def __init__(self) -> None:
         # The last call with each id and with each index of the server's, and the last of all.
         self._by_id: dict[str, _Call] = {}
         self._by_index: dict[int | None, _Call] = {}
         self._last: _Call | None = None
-        # The number of calls, and those that may still get their first arguments.
-        self.begun = 0
+        # The number of calls and of those whose arguments are complete, and the calls that may
+        # still get their first arguments.
+        self.begun = self.whole = 0
         self.open: list[_Call] = []
         self.ids: set[str] = set()
         self.is_finished = False
@@ -171,7 +173,8 @@ class Repairs:
         state.is_finished = True
         if state.begun and not _is_broken(choice):
             choice["delta"] = _end_calls(delta, state)
-        _name_calls(choice, notes, has_calls=bool(state.begun))
+        are_whole = state.whole == state.begun
+        _name_calls(choice, notes, has_calls=bool(state.begun), are_whole=are_whole)
 
 
 def repair_whole(raw: msgspec.Raw, notes: set[str]) -> list[dict[str, Any]]:
@@ -194,7 +197,8 @@ def repair_whole(raw: msgspec.Raw, notes: set[str]) -> list[dict[str, Any]]:
             message["tool_calls"] = calls
         message.setdefault("content", None)
         choice["message"] = message
-        _name_calls(choice, notes, has_calls=bool(calls))
+        are_whole = all(map(_has_object, given))
+        _name_calls(choice, notes, has_calls=bool(calls), are_whole=are_whole)
     return choices
 
 
@@ -304,6 +308,22 @@ def _write_arguments(arguments: Any) -> str:
     return _encode(arguments).decode()
 
 
+def _read_arguments(arguments: Any) -> str:
+    """Returns the arguments of a whole call as text; some servers write their JSON twice."""
+    text = _write_arguments(arguments)
+    if text[:1] == '"':
+        with suppress(msgspec.DecodeError):
+            return _decode_text(text)
+    return text
+
+
+def _has_object(call: dict[str, Any]) -> bool:
+    """Tells whether a whole call has an object as its arguments, so that nothing was cut off."""
+    _, arguments = _read_function(call)
+    text = _read_arguments(arguments)
+    return decode_object(text.encode("utf-8", "surrogatepass")) is not None
+
+
 def _beside(call: dict[str, Any]) -> dict[str, Any]:
     """Returns the further members of a call, such as the signature of its thoughts."""
     known = ("index", "id", "type", "function", "name", "arguments", "parameters")
@@ -323,11 +343,7 @@ def _write_call(call: dict[str, Any], ids: set[str], *, is_whole: bool) -> dict[
     if _is_custom(call):
         return {**call, "id": call_id}
     name, arguments = _read_function(call)
-    text = _write_arguments(arguments)
-    if text[:1] == '"':
-        # Some servers write the JSON twice.
-        with suppress(msgspec.DecodeError):
-            text = _decode_text(text)
+    text = _read_arguments(arguments)
     text = "{}" if is_whole and text.strip() in _NO_ARGUMENTS else text
     function = {"name": name, "arguments": text}
     return {"id": call_id, "type": "function", "function": function, **_beside(call)}
@@ -362,7 +378,7 @@ def _continue_calls(
         if name and name != call.name:
             function["name"] = name
             call.name += name
-        text = _write_arguments(arguments)
+        text, was_complete = _write_arguments(arguments), call.is_complete
         if not (call.has_arguments or state.is_finished) and text.strip() in _NO_ARGUMENTS:
             # Some servers begin with an empty object; the end adds one if nothing follows.
             call.is_complete, text = bool(text.strip()), ""
@@ -372,6 +388,7 @@ def _continue_calls(
                 raise InvalidReply(LATE_ARGUMENTS)
             text = ""
         call.extend(text)
+        state.whole += call.is_complete - was_complete
         if text or written:
             function["arguments"] = text
         yield {"index": call.number, **written, "function": function, **_beside(piece)}
@@ -392,6 +409,7 @@ def _end_earlier(state: _ChoiceState, begun: int, *, is_whole: bool) -> Iterator
     state.open = state.open[len(ended) :]
     for call in ended:
         if not call.has_arguments:
+            state.whole += not call.is_complete
             call.has_arguments = call.is_complete = call.is_ended = True
             yield {"index": call.number, "function": {"arguments": "{}"}}
 
@@ -420,16 +438,19 @@ def _is_broken(choice: dict[str, Any]) -> bool:
     return given is not None and name_finish_reason(given) == "error"
 
 
-def _name_calls(choice: dict[str, Any], notes: set[str], *, has_calls: bool) -> None:
+def _name_calls(
+    choice: dict[str, Any], notes: set[str], *, has_calls: bool, are_whole: bool
+) -> None:
     """Makes the finish reason follow from the choice, and keeps the server's own beside it."""
     given = read_finish_reason(choice.get("finish_reason"))
-    # Others are more exact, and one that is not known may say that the calls are not whole.
-    if has_calls and (not given or name_finish_reason(given) == "stop"):
+    named = name_finish_reason(given) if given else "stop"
+    # Others are more exact. One that is not known may say that the calls are not whole.
+    if has_calls and (named == "stop" or (named is None and are_whole)):
         choice["finish_reason"] = "tool_calls"
     elif given is None and choice.get("message", {}).get("content") not in (None, "", _EMPTY_TEXT):
         choice["finish_reason"] = "stop"
         return
-    elif not has_calls and given in CALL_REASONS:
+    elif not has_calls and named == "tool_calls" and given != _OLD_CALL:
         choice["finish_reason"] = "stop"
     else:
         return

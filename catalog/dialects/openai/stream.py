@@ -10,6 +10,7 @@ import msgspec
 from catalog.dialects.base import Chunk, InvalidReply, InvalidStream, check_answer, decode_object
 from catalog.dialects.openai.members import (
     NULL,
+    PLAIN_REASONS,
     Choice,
     add_reasoning,
     count_bytes,
@@ -25,7 +26,7 @@ from catalog.dialects.openai.members import (
     raise_for_lone_error,
     read_text,
 )
-from catalog.dialects.openai.repair import CALL_REASONS, Repairs
+from catalog.dialects.openai.repair import Repairs
 from catalog.dialects.shared.raw import count_characters
 from catalog.dialects.shared.replies import (
     WITHOUT_DATA,
@@ -306,16 +307,16 @@ class ChoicesParser:
                 break
             number = index if isinstance(index, int) else 0
             self._begun.add(number)
-            if each.finish_reason:
-                self._finished |= {number}
-            part = each.delta
-            if not isinstance(index, int) or (each.finish_reason and self._repairs is not None):
+            part, reason = each.delta, each.finish_reason
+            if reason is not None:
+                if reason:
+                    self._finished |= {number}
+                is_marked |= self._repairs is not None or reason not in PLAIN_REASONS
+            if not isinstance(index, int):
                 is_marked = True
             elif self._is_text:
                 is_marked = is_marked or not each.text or each.text == NULL
-            elif (
-                part is None or part.is_marked or part.images or each.finish_reason in CALL_REASONS
-            ):
+            elif part is None or part.is_marked or part.images:
                 is_marked = True
         else:
             if len(choices) <= self._allowed:

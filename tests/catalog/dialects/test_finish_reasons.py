@@ -20,6 +20,9 @@ from catalog.dialects.wholes import join_chat
         ("length", "length"),
         ("tool_calls", "tool_calls"),
         ("function_call", "tool_calls"),
+        ("tool_call", "tool_calls"),
+        ("TOOL_CALL", "tool_calls"),
+        ("function_calls", "tool_calls"),
         ("content_filter", "content_filter"),
         ("error", "error"),
         ("MAX_TOKENS", "length"),
@@ -64,24 +67,53 @@ def test_choices_that_are_not_a_list_of_objects_are_unchanged(raw: bytes) -> Non
 
 @pytest.mark.parametrize("is_streamed", [False, True])
 @pytest.mark.parametrize(
-    ("native", "reason", "arguments"),
+    ("native", "given", "reason", "arguments"),
     [
-        ("end_turn", "tool_calls", "{}"),
-        ("stop", "tool_calls", "{}"),
-        ("length", "length", "{}"),
-        ("something new", "stop", "{}"),
-        ("abort", "error", ""),
-        ("insufficient_system_resource", "error", ""),
+        ("end_turn", "", "tool_calls", "{}"),
+        ("stop", "", "tool_calls", "{}"),
+        ("tool_call", "", "tool_calls", "{}"),
+        ("TOOL_CALL", '{"a":1}', "tool_calls", '{"a":1}'),
+        ("length", "", "length", "{}"),
+        ("something new", "", "stop", "{}"),
+        ("something new", '{"a":1}', "tool_calls", '{"a":1}'),
+        ("something new", '{"a":{}', "stop", '{"a":{}'),
+        ("abort", "", "error", ""),
+        ("insufficient_system_resource", "", "error", ""),
     ],
 )
 def test_calls_are_called_whole_only_where_the_server_stopped_for_them(
-    native: str, reason: str, arguments: str, is_streamed: bool
+    native: str, given: str, reason: str, arguments: str, is_streamed: bool
 ) -> None:
-    call = {"index": 0, "id": "a", "type": "function", "function": {"name": "look"}}
-    message = {"tool_calls": [call]}
+    function = {"name": "look", "arguments": given}
+    call = {"index": 0, "id": "a", "type": "function", "function": function}
+    choice = read_choice({"tool_calls": [call]}, native, is_streamed=is_streamed)
+    assert (choice["finish_reason"], choice["native_finish_reason"]) == (reason, native)
+    [called] = choice["message"]["tool_calls"]
+    assert called["function"] == {"name": "look", "arguments": arguments}
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize("native", ["tool_calls", "tool_call", "TOOL_CALL", "stop", "something"])
+def test_a_text_has_no_reason_of_calls(native: str, is_streamed: bool) -> None:
+    choice = read_choice({"content": "Hi"}, native, is_streamed=is_streamed)
+    assert (choice["finish_reason"], choice["native_finish_reason"]) == ("stop", native)
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_call_in_the_older_member_keeps_its_reason(is_streamed: bool) -> None:
+    message = {"content": None, "function_call": {"name": "look", "arguments": "{}"}}
+    choice = read_choice(message, "function_call", is_streamed=is_streamed)
+    assert choice["finish_reason"] == "tool_calls"
+
+
+def read_choice(message: dict[str, Any], native: str, *, is_streamed: bool) -> dict[str, Any]:
+    """Returns the choice of an answer with this message and this finish reason."""
     if is_streamed:
         parser = openai.stream_parser(Operation.CHAT)
-        pieces = [{"delta": message, "finish_reason": None}, {"delta": {}, "finish_reason": native}]
+        pieces: list[dict[str, Any]] = [
+            {"delta": message, "finish_reason": None},
+            {"delta": {}, "finish_reason": native},
+        ]
         events = [
             b"data: %b\n\n" % msgspec.json.encode({"choices": [{"index": 0, **piece}]})
             for piece in pieces
@@ -90,7 +122,7 @@ def test_calls_are_called_whole_only_where_the_server_stopped_for_them(
     else:
         choice = {"index": 0, "message": message, "finish_reason": native}
         read = openai.parse_reply(Operation.CHAT, msgspec.json.encode({"choices": [choice]}))
-    [choice], *reasons = normalize_finish_reasons(read.fields["choices"])
-    assert reasons == [reason, native]
-    [called] = choice["message"]["tool_calls"]
-    assert called["function"] == {"name": "look", "arguments": arguments}
+    choices, *_ = normalize_finish_reasons(read.fields["choices"])
+    [found] = choices
+    assert isinstance(found, dict)
+    return found

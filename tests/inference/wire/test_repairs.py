@@ -327,6 +327,13 @@ ROWS = {
     "a flat call": Row(
         data(calls({"id": "a", "name": "get_weather", "arguments": '{"city":"Oslo"}'}),
              STOP, COUNT), Held(calls=ONE, finish="tool_calls", usage=COUNTED)),
+    "calls under another word for their reason": Row(
+        data(calls(piece("get_weather", '{"city":"Oslo"}', index=0, id="a")),
+             said({}, "TOOL_CALL"), COUNT),
+        Held(calls=ONE, finish="tool_calls", usage=COUNTED)),
+    "plain: calls under a reason that is not known": plain(
+        whole({"tool_calls": [piece("get_weather", '{"city":"Oslo"}', id="a")]}, "called"),
+        Held(calls=ONE, finish="tool_calls", usage=COUNTED)),
     "text and no call, but the reason of one": Row(
         data(*HI, said({}, "tool_calls"), COUNT), GREETED),
     "plain: a call that is cut off keeps its reason": plain(
