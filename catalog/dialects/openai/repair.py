@@ -142,6 +142,9 @@ class Repairs:
             index = _read_index(choice.get("index"))
             choice["index"] = index = 0 if index is None else index
             state = self._states.setdefault(index, _ChoiceState())
+            if not read_finish_reason(choice.get("finish_reason")):
+                # Some servers write an empty one into each event.
+                choice["finish_reason"] = None
             if not self._is_text:
                 self._repair_delta(choice, state, notes)
             elif is_null(choice.get("text", msgspec.Raw())):
@@ -166,9 +169,7 @@ class Repairs:
         if calls := _read_calls(delta.pop("tool_calls", None)):
             delta["tool_calls"] = [*_continue_calls(state, calls, notes)]
         choice["delta"] = delta
-        if not read_finish_reason(choice.get("finish_reason")):
-            # Some servers write an empty one into each event.
-            choice["finish_reason"] = None
+        if choice["finish_reason"] is None:
             return
         state.is_finished = True
         if state.begun and not _is_broken(choice):
@@ -442,7 +443,9 @@ def _name_calls(
     choice: dict[str, Any], notes: set[str], *, has_calls: bool, are_whole: bool
 ) -> None:
     """Makes the finish reason follow from the choice, and keeps the server's own beside it."""
-    given = read_finish_reason(choice.get("finish_reason"))
+    given = read_finish_reason(choice.get("finish_reason")) or None
+    if given is None:
+        choice["finish_reason"] = None
     named = name_finish_reason(given) if given else "stop"
     # Others are more exact. One that is not known may say that the calls are not whole.
     if has_calls and (named == "stop" or (named is None and are_whole)):

@@ -271,7 +271,7 @@ class MessageEvents:
             self._blocks.add_citation(render_citation(source))
         for call in delta.tool_calls or ():
             self._blocks.add_call(call, call.index or 0)
-        if choice.finish_reason is not None:
+        if choice.finish_reason:
             self._choice = choice
 
     def _end(self, reply: ChatReply, usage: ChatUsage) -> None:

@@ -343,7 +343,7 @@ class ResponseEvents:
             self._add_picture(image)
         for call in delta.tool_calls or ():
             self._add_call(call, call.index or 0)
-        if choice.finish_reason is not None:
+        if choice.finish_reason:
             self._choice = choice
 
     def _add_reasoning(self, detail: ReplyReasoning) -> None:

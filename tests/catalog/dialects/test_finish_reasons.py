@@ -106,6 +106,33 @@ def test_a_call_in_the_older_member_keeps_its_reason(is_streamed: bool) -> None:
     assert choice["finish_reason"] == "tool_calls"
 
 
+@pytest.mark.parametrize("operation", [Operation.CHAT, Operation.TEXT])
+def test_an_empty_reason_in_an_event_is_none(operation: Operation) -> None:
+    """Some SDKs refuse the word, and the last event would hide the reason before it."""
+    output = {"delta": {"content": "Hi"}} if operation is Operation.CHAT else {"text": "Hi"}
+    events = [
+        b"data: %b\n\n"
+        % msgspec.json.encode({"choices": [{"index": 0, **output, "finish_reason": reason}]})
+        for reason in ("", "", "length", "")
+    ]
+    parser = openai.stream_parser(operation)
+    *chunks, end = parser.feed(b"".join(events) + b"data: [DONE]\n\n")
+    read = msgspec.json.decode(msgspec.json.encode([chunk.fields["choices"] for chunk in chunks]))
+    given = [None, None, "length", None]
+    assert end.is_done
+    assert read == [[{"index": 0, **output, "finish_reason": reason}] for reason in given]
+    assert [chunk.finish_reason for chunk in chunks] == given
+
+
+@pytest.mark.parametrize(("content", "reason"), [("Hi", "stop"), ("", None)])
+def test_an_empty_reason_of_a_whole_answer_is_none(content: str, reason: str | None) -> None:
+    choice = {"index": 0, "message": {"content": content}, "finish_reason": ""}
+    read = openai.parse_reply(Operation.CHAT, msgspec.json.encode({"choices": [choice]}))
+    [found] = read.fields["choices"]
+    assert (found["finish_reason"], read.finish_reason) == (reason, reason)
+    assert "native_finish_reason" not in found
+
+
 def read_choice(message: dict[str, Any], native: str, *, is_streamed: bool) -> dict[str, Any]:
     """Returns the choice of an answer with this message and this finish reason."""
     if is_streamed:

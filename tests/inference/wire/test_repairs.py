@@ -256,6 +256,9 @@ ROWS = {
              *(said({"tool_calls": [piece(None, part, index=0)]}, "") for part in OSLO),
              said({}, "tool_calls"), COUNT),
         Held(text="Hi", calls=ONE, finish="tool_calls", usage=COUNTED)),
+    "an empty finish reason in each event of a text": Row(
+        data(said({"role": "assistant", "content": "Hi "}, ""), said({"content": "there"}, ""),
+             STOP, said({}, ""), COUNT), GREETED),
     "calls numbered from one": Row(
         data(calls(piece("get_weather", '{"city":"Oslo"}', index=1, id="a")),
              calls(piece("get_time", "", index=2, id="b")),

@@ -14,6 +14,7 @@ from inference.requests.messages.events import MessageEvents
 from inference.requests.messages.reply import render_error
 from tests.support.inference.messages import (
     COUNTED,
+    USAGE,
     call_piece,
     delta,
     ended,
@@ -142,6 +143,12 @@ def test_interleaved_tool_calls_become_successive_blocks() -> None:
         delta(2, "text_delta", text="Done."),
         stop(2),
     ]
+
+
+def test_an_empty_reason_does_not_replace_the_one_before_it() -> None:
+    chat = (event({}, finish_reason="length"), event({}, finish_reason=""))
+    usage = raw({"choices": [], "usage": USAGE})
+    assert turned(*chat, usage)[-1]["delta"]["stop_reason"] == "max_tokens"
 
 
 def test_a_call_without_arguments_ends_with_the_stream() -> None:

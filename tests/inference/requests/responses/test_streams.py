@@ -10,7 +10,7 @@ import pytest
 from catalog.dialects.base import InvalidStream
 from inference.requests.responses.events import DONE
 from inference.requests.responses.request import Translated, to_chat
-from tests.support.inference.messages import call_piece, ended, event, raw
+from tests.support.inference.messages import USAGE, call_piece, ended, event, raw
 from tests.support.inference.responses import (
     COUNTED,
     CUSTOM,
@@ -243,6 +243,12 @@ def test_an_early_end_is_incomplete(reason: str, details: str) -> None:
     assert final(events)["incomplete_details"] == {"reason": details}
     assert final(events)["output"][0]["status"] == "incomplete"
     assert final(events)["usage"] == COUNTED
+
+
+def test_an_empty_reason_does_not_replace_the_one_before_it() -> None:
+    chat = (event({}, finish_reason="length"), event({}, finish_reason=""))
+    events = streamed(*chat, raw({"choices": [], "usage": USAGE}))
+    assert events[-1]["type"] == "response.incomplete"
 
 
 @pytest.mark.parametrize(
