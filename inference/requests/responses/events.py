@@ -67,7 +67,7 @@ class EventLog:
     def __init__(self) -> None:
         self._number = 0
         self._out: list[bytes] = []
-        # The items that ended, by their index; ``None`` while one is open.
+        # The items that ended or were broken off, by their index; ``None`` while one is open.
         self.items: list[dict[str, Any] | None] = []
 
     def write(self, kind: str, **members: Any) -> None:
@@ -263,6 +263,17 @@ class GrowingCall:
         self._pieces.clear()
         self._log.end(self._index, item)
 
+    def break_off(self) -> None:
+        """Leaves an open call without its end: many callers run what has one.
+
+        Its item in the response has the arguments that came. A call that has no item yet gets none.
+        """
+        if not self.is_closed and self._index != _NO_INDEX:
+            self.is_closed = True
+            self._log.items[self._index] = call_item(
+                self.tool, self._id, self._call_id, self.arguments, "incomplete"
+            )
+
     def _write(self, kind: str, **members: Any) -> None:
         self._log.write(kind, item_id=self._id, output_index=self._index, **members)
 
@@ -403,10 +414,8 @@ class ResponseEvents:
             self._open.close(status)
             self._open = None
 
-    def _close_all(self, status: str) -> None:
-        self._close_open(status)
-        for call in (*self._incomplete, *((self._last_call,) if self._last_call else ())):
-            call.close(status)
+    def _open_calls(self) -> list[GrowingCall]:
+        return [*self._incomplete, *([self._last_call] if self._last_call else [])]
 
     def _hold(self, size: int) -> None:
         """Counts output that is kept; raises :class:`InvalidStream` when it is too much."""
@@ -421,12 +430,16 @@ class ResponseEvents:
             self._fail(reply, msgspec.convert(failure["error"], ChatError), usage)
             return
         status, reason = find_ending(self._choice)
-        self._close_all(status)
+        self._close_open(status)
+        for call in self._open_calls():
+            call.close(status)
         self._finish(status, reply, usage=render_usage(usage), incomplete=reason)
 
     def _fail(self, reply: ChatReply, error: ChatError, usage: ChatUsage | None = None) -> None:
         """Ends the response with an error, even inside an item."""
-        self._close_all("incomplete")
+        self._close_open("incomplete")
+        for call in self._open_calls():
+            call.break_off()
         self._finish(
             "failed",
             reply,

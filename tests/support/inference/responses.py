@@ -134,5 +134,13 @@ def check_order(events: list[Any]) -> None:
             ended[index] = event["item"]
             for name in ("id", "type", "call_id", "name"):
                 assert begun[index].get(name) == event["item"].get(name)
-    assert events[-1]["response"]["output"] == [ended[index] for index in range(len(begun))]
+    output = events[-1]["response"]["output"]
+    assert output == [ended.get(index, item) for index, item in enumerate(output)]
+    assert len(output) == len(begun)
+    for index in set(range(len(begun))) - set(ended):
+        # Only a call that was broken off has no end.
+        assert (kinds[-1], output[index]["status"]) == ("response.failed", "incomplete")
+        told = [event["type"] for event in events[2:-1] if event["output_index"] == index]
+        assert not any(kind.endswith(".done") for kind in told)
+        assert output[index]["call_id"] == begun[index]["call_id"]
     assert len({item["id"] for item in begun}) == len(begun)

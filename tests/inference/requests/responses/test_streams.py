@@ -276,6 +276,40 @@ def test_a_failure_ends_the_stream_inside_an_item(
     assert final(events)["output"][0]["status"] == "incomplete"
 
 
+@pytest.mark.parametrize(
+    ("name", "member"),
+    [("get_weather", "arguments"), ("apply_patch", "input"), ("local_shell", None)],
+)
+@pytest.mark.parametrize("arguments", ["", '{"a"', '{"command": ["ls"]}'])
+@pytest.mark.parametrize("is_told", [False, True])
+def test_a_call_that_was_broken_off_has_no_end(
+    name: str, member: str | None, arguments: str, is_told: bool
+) -> None:
+    """A caller must run no call of an answer that failed, with arguments that nobody wrote."""
+    error = {"code": 502, "message": "It broke.", "metadata": {}}
+    end = ended("error", "boom") if is_told else raw({"error": error, "choices": []})
+    events = streamed(call_piece(0, arguments, id="c1", name=name), end, asks=tools())
+    assert not [kind for kind in kinds(events) if kind.endswith(".done")]
+    output = final(events)["output"]
+    told = [] if member is None else [("incomplete", arguments)]
+    assert [(item["status"], item[member]) for item in output if member] == told
+    assert len(output) == len(told)
+
+
+def test_calls_before_the_one_that_was_broken_off_keep_their_ends() -> None:
+    error = {"code": 502, "message": "It broke.", "metadata": {}}
+    events = streamed(
+        call_piece(0, '{"a"', id="c1", name="f"),
+        call_piece(1, "{}", id="c2", name="f"),
+        call_piece(2, "", id="c3", name="f"),
+        raw({"error": error, "choices": []}),
+    )
+    done = [each["item"]["call_id"] for each in events if each["type"].endswith("item.done")]
+    assert done == ["c2"]
+    items = [(item["status"], item["arguments"]) for item in final(events)["output"]]
+    assert items == [("incomplete", '{"a"'), ("completed", "{}"), ("incomplete", "")]
+
+
 def test_an_answer_that_ended_in_an_error_fails() -> None:
     events = streamed(event({"content": "It"}), ended("error", "boom"))
     assert events[-1]["type"] == "response.failed"
