@@ -657,7 +657,8 @@ def _parse_reply(
         raise InvalidReply(f"It has {reply.choices} choices; {choices} were asked for.")
     reply.size = len(body)
     if (complete := ROWS[request.operation].complete) is not None:
-        complete(request.fields, reply)
+        # A provider's options may ask for another form of the answer.
+        complete({**request.fields, **(candidate.options or {})}, reply)
     return reply
 
 

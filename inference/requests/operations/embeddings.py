@@ -67,9 +67,9 @@ def _count_text(fields: Fields) -> TextCounts:
 
 _NULL: Final = msgspec.Raw(b"null")
 _BASE64: Final = b'"base64"'
-# The fields of Voyage and Mistral, and of Jina, that ask for other numbers than floats, and the
-# values that do not.
-_TYPES: Final = ("output_dtype", "embedding_type")
+# The fields of Voyage and Mistral, of Jina, and of others that ask for other numbers than floats,
+# and the values that do not.
+_TYPES: Final = ("output_dtype", "embedding_type", "encoding_format")
 _FLOATS: Final = (b"null", b'"float"', _BASE64)
 _encode = msgspec.json.Encoder().encode
 _decode_items = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
@@ -121,12 +121,20 @@ def _form_vectors(fields: Fields, items: list[dict[str, msgspec.Raw]]) -> bool:
             item["embedding"] = _write_vector(vector, is_text=wants_text)
             item.pop("encoding_format", None)
             is_changed = True
-    dimensions = _decode_number(fields.get("dimensions", _NULL))
+    dimensions = _read_dimensions(fields)
     if len(lengths) != 1 or not (length := lengths.pop()):
         raise InvalidReply("The embeddings of the answer do not have one length.")
     if dimensions is not None and length != dimensions:
         raise UnusableReply(f"Its vectors have {length} dimensions; {dimensions} were asked for.")
     return is_changed
+
+
+def _read_dimensions(fields: Fields) -> int | None:
+    """Returns the length that was asked for; a provider's options may have any other value."""
+    try:
+        return _decode_number(fields.get("dimensions", _NULL))
+    except msgspec.DecodeError:
+        return None
 
 
 def _place(entry: tuple[int | None, Any]) -> int:

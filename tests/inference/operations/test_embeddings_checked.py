@@ -166,6 +166,34 @@ def test_quantized_vectors_pass_in_the_order_of_the_inputs(
     assert site.settled().cost_nano == 4_000_000
 
 
+@pytest.mark.parametrize(
+    ("options", "vectors", "found"),
+    [
+        ({"output_dtype": "int8"}, ["/wA=", "gH8="], ["/wA=", "gH8="]),
+        ({"output_dtype": "int8"}, ["AACAfw==", "AADA/w=="], ["AACAfw==", "AADA/w=="]),
+        ({"encoding_format": "ubinary"}, [[7, 255], [0, 1]], [[7, 255], [0, 1]]),
+        ({"encoding_format": "base64"}, [ONE, TWO], [packed(ONE), packed(TWO)]),
+        ({"dimensions": 3}, [ONE, TWO], [ONE, TWO]),
+        ({"dimensions": "three"}, [ONE, TWO], [ONE, TWO]),
+    ],
+)
+def test_the_options_of_a_provider_ask_for_a_form_too(
+    site: Site, answer: Answer, options: dict[str, Any], vectors: list[Any], found: list[Any]
+) -> None:
+    answer([item(vector, place) for place, vector in enumerate(vectors)])
+    got = ask(site, provider={"options": {"acme": options}})
+    assert [each["embedding"] for each in got.json()["data"]] == found
+    assert site.settled().cost_nano == 4_000_000
+
+
+def test_dimensions_of_a_providers_options_without_an_effect_are_refused(
+    site: Site, answer: Answer
+) -> None:
+    answer([item(ONE, 0), item(TWO, 1)])
+    assert ask(site, provider={"options": {"acme": {"dimensions": 2}}}).status_code == 502
+    assert site.settled().cost_nano == 0
+
+
 @pytest.mark.parametrize("asked", [{"output_dtype": "float"}, {"embedding_type": "base64"}])
 def test_floats_that_are_named_are_checked(
     site: Site, answer: Answer, asked: dict[str, Any]
