@@ -83,8 +83,8 @@ def _complete(fields: Fields, reply: Reply) -> None:
     """Sorts the vectors, and gives them the form that was asked for, which many servers ignore.
 
     Raises :class:`InvalidReply` unless each input has one vector of finite numbers, all of one
-    length, and :class:`UnusableReply` for another length than was asked for. Quantized vectors pass
-    as they are: their bytes are no floats, and may have eight dimensions each.
+    length, and :class:`UnusableReply` for another length than was asked for. Quantized vectors of
+    one length pass as they are: their bytes are no floats, and may have eight dimensions each.
     """
     try:
         items = _decode_items(reply.fields["data"])
@@ -101,6 +101,8 @@ def _complete(fields: Fields, reply: Reply) -> None:
     is_changed = places != order
     if all(bytes(fields.get(name, _NULL)) in _FLOATS for name in _TYPES):
         is_changed |= _form_vectors(fields, items)
+    else:
+        _find_length({_measure_quantized(item["embedding"]) for item in items})
     if is_changed:
         if has_places:
             items = [item for _, item in sorted(zip(places, items, strict=True), key=_place)]
@@ -121,12 +123,27 @@ def _form_vectors(fields: Fields, items: list[dict[str, msgspec.Raw]]) -> bool:
             item["embedding"] = _write_vector(vector, is_text=wants_text)
             item.pop("encoding_format", None)
             is_changed = True
-    dimensions = _read_dimensions(fields)
-    if len(lengths) != 1 or not (length := lengths.pop()):
-        raise InvalidReply("The embeddings of the answer do not have one length.")
+    dimensions, length = _read_dimensions(fields), _find_length(lengths)
     if dimensions is not None and length != dimensions:
         raise UnusableReply(f"Its vectors have {length} dimensions; {dimensions} were asked for.")
     return is_changed
+
+
+def _find_length(lengths: set[int]) -> int:
+    """Returns the length of all vectors; raises :class:`InvalidReply` if they do not have one."""
+    if len(lengths) != 1 or not (length := lengths.pop()):
+        raise InvalidReply("The embeddings of the answer do not have one length.")
+    return length
+
+
+def _measure_quantized(raw: msgspec.Raw) -> int:
+    """Returns the size of a quantized vector: of its numbers, or of their text in Base64."""
+    if first_byte(raw) != b'"':
+        return len(_read_vector(raw, is_text=False))
+    try:
+        return len(_decode_text(raw))
+    except (msgspec.DecodeError, ValueError):
+        raise InvalidReply("An embedding of the answer is no text.") from None
 
 
 def _read_dimensions(fields: Fields) -> int | None:

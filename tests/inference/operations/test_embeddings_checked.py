@@ -167,6 +167,19 @@ def test_quantized_vectors_pass_in_the_order_of_the_inputs(
 
 
 @pytest.mark.parametrize(
+    "vectors",
+    [[[], [1, 2]], [[], []], ["", ""], [[1, 2], [1]], ["/wA=", "gH8AAA=="], [[1, 2], [1, None]]],
+)
+def test_quantized_vectors_without_one_length_are_free(
+    site: Site, answer: Answer, vectors: list[Any]
+) -> None:
+    answer([item(vector, place) for place, vector in enumerate(vectors)])
+    assert ask(site, output_dtype="int8").status_code == 502
+    row = site.settled()
+    assert (row.status, row.cost_nano) == ("failed", 0)
+
+
+@pytest.mark.parametrize(
     ("options", "vectors", "found"),
     [
         ({"output_dtype": "int8"}, ["/wA=", "gH8="], ["/wA=", "gH8="]),
