@@ -268,7 +268,10 @@ def translate(
         case ProviderFailure():
             return _translate_reported(exc, candidate, request)
         case Untranslatable():
-            return RequestUntranslatable(str(exc), metadata=describe(candidate, "untranslatable"))
+            field, mark, problem = str(exc).partition(":")
+            name = field if request is None else request.words.get(field, field)
+            text = f"{name}{mark}{problem}"
+            return RequestUntranslatable(text, metadata=describe(candidate, "untranslatable"))
         case _:
             raise exc
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 from uuid import UUID
 
@@ -102,7 +103,8 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     prefixes should stay for an hour. ``reads_pdfs`` says that the text of PDF files shall take
     their place, before anything else is done with the request.
     ``shortening`` is the field that asks to shorten a prompt that is too long: such a prompt is
-    refused by its name.
+    refused by its name. ``words`` are the caller's names of fields that its face names otherwise
+    than chat.
     """
 
     operation: Operation
@@ -137,6 +139,7 @@ class InferenceRequest(msgspec.Struct, frozen=True):
     has_long_cache: bool = False
     reads_pdfs: bool = False
     shortening: str = ""
+    words: Mapping[str, str] = {}
     text_counts: TextCounts | None = None
     text_tokens: int | None = None
 

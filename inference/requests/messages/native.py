@@ -106,6 +106,8 @@ _SETTINGS: Final = frozenset(
 _MARK: Final = b'"' + MARK.encode()
 _EMPTY: Final = frozenset((b"null", b"false", b"[]", b"{}", b'""'))
 _TEXT_SOURCE: Final = re.compile(rb'"type"\s*:\s*"(?:text|content)"')
+# The names of fields that chat names otherwise.
+_WORDS: Final = {"response_format": "output_config.format", "reasoning": "thinking"}
 _HEADER: Final = re.compile(r"[\x20-\x7e]*")
 _Blocks = Annotated[list[dict[str, msgspec.Raw]], msgspec.Meta(max_length=MAX_PARTS)]
 
@@ -179,6 +181,7 @@ def parse_message(
         request = parsing.parse(
             Operation.CHAT, chat, session_id=session_id, is_checked=True, preset=preset
         )
+        request = replace(request, words=_WORDS)
         has_wishes = (
             request.preferences.options
             or request.server_tools is not NO_TOOLS

@@ -172,6 +172,8 @@ _TOLD: Final = ("user", "safety_identifier", "prompt_cache_key")
 _MARK: Final = b'"' + MARK.encode()
 _MARKS: Final = (_MARK, b'"tools"', ESCAPE)
 _LOGPROBS: Final = "message.output_text.logprobs"
+# The name of a field that chat names otherwise.
+_WORDS: Final = {"response_format": "text.format"}
 # A longer text is not repeated in the answer, whose events would each keep it in memory.
 _ECHO_BYTES: Final = 65_536
 _decode = msgspec.json.Decoder(ResponsesRequest).decode
@@ -388,7 +390,8 @@ def parse_response(
     """
     translated = to_chat(body, session_id=session_id)
     request = parsing.parse(Operation.CHAT, translated.chat, is_checked=True, preset=preset)
-    request = replace(request, left_out=(*request.left_out, *translated.left_out))
+    left_out = (*request.left_out, *translated.left_out)
+    request = replace(request, left_out=left_out, words=_WORDS)
     members = _decode_members(body)
     if (
         preset is not None

@@ -13,7 +13,16 @@ from catalog.models import LanguageModel, Provider
 from config.credentials import Secret
 from inference.models import Generation
 from tests.support import factories
-from tests.support.inference.site import TEXT, Site, content_of, error_of, events_of
+from tests.support.inference.site import (
+    CHAT,
+    MESSAGES,
+    RESPONSES,
+    TEXT,
+    Site,
+    content_of,
+    error_of,
+    events_of,
+)
 from tests.support.simulator.server import Simulator
 from tests.support.upstreams import clouds as cloud
 
@@ -30,6 +39,15 @@ TWO: Final = {"azure": "azure", "bedrock": "bedrock signed", "vertex": "vertex"}
 CLAUDES: Final = {
     "foundry": (FOUNDRY, "my-deployment"),
     "vertex": (CLOUDS["vertex"], "claude-opus-5"),
+}
+MAP: Final = {"type": "object", "additionalProperties": {"type": "string"}}
+STRICT: Final = {"name": "answer", "schema": MAP, "strict": True}
+FORM: Final = {"type": "json_schema", "schema": MAP}
+# The field of each interface that asks for an answer of a schema, and how it does.
+NAMED: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    CHAT: ("response_format", {"response_format": {"type": "json_schema", "json_schema": STRICT}}),
+    MESSAGES: ("output_config.format", {"output_config": {"format": FORM}}),
+    RESPONSES: ("text.format", {"text": {"format": {"type": "json_schema", **STRICT}}}),
 }
 AT_THE_CLOUD: Final = {"provider": "Cloud", "model": "acme/falcon"}
 
@@ -258,6 +276,20 @@ def test_text_completions_are_refused_if_the_cloud_has_none(
     reasons = ["operation_not_supported"]
     assert excluded == {**AT_THE_CLOUD, "private": True, "excluded_by": reasons}
     assert clouds.requests == []
+
+
+@pytest.mark.parametrize("path", NAMED)
+def test_a_field_that_the_cloud_lacks_has_the_callers_name(
+    site: Site, clouds: Simulator, path: str
+) -> None:
+    publish(site, CLOUDS["bedrock key"])
+    name, asked = NAMED[path]
+    error = error_of(site.ask(path, **asked), 400)
+    problem = "This provider's strict schemas have no objects of any names."
+    assert error["message"] == f"{name}: {problem}"
+    assert clouds.requests == []
+    row = site.settled()
+    assert (row.status, row.cost_nano) == ("failed", 0)
 
 
 def test_text_completions_go_to_azure(site: Site, clouds: Simulator) -> None:

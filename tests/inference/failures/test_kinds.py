@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from catalog.dialects.base import Untranslatable
 from config import egress
 from config.api.errors import UpstreamError, UpstreamTimeout
 from config.local.certificates import ensure_certificates
 from endpoints.models import PrivateEndpoint
 from inference.exchange.failures import translate
+from inference.requests.messages.native import parse_message
 from inference.routing.routes import Candidate
 from tests.support.console import page
 from tests.support.inference.routes import credential, planned, route
@@ -99,6 +102,21 @@ def test_a_later_timeout_names_its_limit(phase: str, limit: str, is_private: boo
     error = translate(egress.TimedOut(phase), candidate_of(private=is_private))
     assert (error.status, error.metadata["kind"]) == (504, "timeout")
     assert error.metadata["limit"] == limit
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("reasoning: It thinks.", "thinking: It thinks."),
+        ("tools: It has none.", "tools: It has none."),
+        ("It has no reasoning.", "It has no reasoning."),
+    ],
+)
+def test_a_field_has_the_name_of_its_interface(text: str, told: str) -> None:
+    body = {"model": "acme/falcon", "max_tokens": 9, "messages": [{"role": "user", "content": "a"}]}
+    request = parse_message(json.dumps(body).encode())
+    assert translate(Untranslatable(text), candidate_of(), request).message == told
+    assert translate(Untranslatable(text), candidate_of()).message == text
 
 
 def test_a_bug_is_not_translated() -> None:
