@@ -287,20 +287,28 @@ def _describe(schema: dict[str, Any], told: Mapping[str, Any]) -> dict[str, Any]
 
 
 def has_map(schema: Any) -> bool:
-    """Tells whether a schema has an object of any names, which a strict one would leave empty."""
+    """Tells whether a schema has an object of any names, which :func:`restrict_schema` would lose.
+
+    Names beside ``properties`` count if the schema says more of them than that they may be there.
+    """
     if not isinstance(schema, dict):
         return isinstance(schema, list) and any(map(has_map, schema))
-    kind = schema.get("type")
-    if (
-        (kind == "object" or (isinstance(kind, list) and "object" in kind))
-        and not schema.get("properties")
-        and ALTERNATIVES.isdisjoint(schema)
-    ):
-        others = schema.get("additionalProperties", "properties" not in schema)
-        return others is not False or "patternProperties" in schema
+    has_properties = "properties" in schema
+    others = schema.get("additionalProperties", not has_properties)
+    has_others = (isinstance(others, dict) and others) or schema.get("patternProperties")
+    if has_others and (_is_object(schema) or has_properties):
+        return True
+    is_plain = not schema.get("properties") and ALTERNATIVES.isdisjoint(schema)
+    if is_plain and others is not False and _is_object(schema):
+        return True
     named = [schema.get(name) for name in ("properties", "$defs", "definitions")]
     inner = [each for members in named if isinstance(members, dict) for each in members.values()]
     return any(map(has_map, [schema.get("items"), *map(schema.get, ALTERNATIVES), *inner]))
+
+
+def _is_object(schema: Mapping[str, Any]) -> bool:
+    kind = schema.get("type")
+    return kind == "object" or (isinstance(kind, list) and "object" in kind)
 
 
 def restrict_schema(schema: Any) -> Any:
@@ -329,7 +337,6 @@ def restrict_schema(schema: Any) -> Any:
                 told[name] = value
         else:
             kept[name] = value
-    kind = kept.get("type")
-    if kind == "object" or (isinstance(kind, list) and "object" in kind) or "properties" in kept:
+    if _is_object(kept) or "properties" in kept:
         kept["additionalProperties"] = False
     return _describe(kept, told) if told else kept

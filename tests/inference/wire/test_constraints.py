@@ -301,6 +301,10 @@ MAPS: Final[list[Any]] = [
     {"type": "object", "additionalProperties": {"type": "string"}},
     {"type": ["object", "null"], "properties": {}, "additionalProperties": True},
     {"type": "object", "additionalProperties": False, "patternProperties": {"^a": {}}},
+    {"type": "object", "properties": {"a": {}}, "additionalProperties": {"type": "string"}},
+    {"type": ["object", "null"], "properties": {"a": {}}, "patternProperties": {"^b": {}}},
+    {"properties": {"a": {}}, "additionalProperties": {"type": "string"}},
+    {"type": "object", "anyOf": [{"required": ["a"]}], "additionalProperties": {"type": "string"}},
 ]
 
 
@@ -321,6 +325,12 @@ def test_a_schema_with_a_map_is_told_to_claude_in_words(inner: Any) -> None:
             with pytest.raises(Untranslatable, match=r"^response_format: .* any names\.$"):
                 body_of(dialect, response_format=form)
             form["json_schema"]["strict"] = False
+
+
+@pytest.mark.parametrize("others", [True, False, {}])
+def test_an_object_that_may_have_more_is_closed_for_claude(others: Any) -> None:
+    schema = {"type": "object", "properties": {"a": {}}, "additionalProperties": others}
+    assert answer_in(schema)["additionalProperties"] is False
 
 
 def test_a_map_of_a_strict_tool_is_refused_by_claude() -> None:
