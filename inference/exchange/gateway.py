@@ -482,6 +482,7 @@ class Exchange:
                 self._is_delivering = True
                 await deliver(events)
                 self._is_delivering = False
+                renderer.delivered = renderer.rendered
             if fault is not None:
                 raise fault
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any, ClassVar, Final, NamedTuple
@@ -29,6 +30,9 @@ DONE: Final = b"data: [DONE]\n\n"
 # A reported cost above a million USD is a mistake.
 _MOST_USD: Final = 1_000_000
 _TOOL_USE: Final = "server_tool_use_details"
+# The member that numbers an event. No text holds it, because quotes are escaped there.
+_NUMBER_NAME: Final = b'"sequence_number"'
+_NUMBER: Final = re.compile(rb'"sequence_number"\s*:\s*([0-9]{1,18})')
 _NULL: Final = msgspec.Raw(b"null")
 _encode = msgspec.json.Encoder().encode
 _decode_integer = msgspec.json.Decoder(int).decode
@@ -113,8 +117,8 @@ class NativeForm(NamedTuple):
     usage and the end mark; it makes one if the upstream sent none. ``write_counts`` writes the
     counts of a usage as the format names them. ``defaults`` are members that every client needs.
     ``repeats_start`` says that the last event has our identity too. ``write_error`` writes the last
-    event of an answer that fails after this number of events; without it, an error is told as in
-    chat. ``costs`` renames the parts of an upstream's cost.
+    event of an answer that fails, with this number; without it, an error is told as in chat.
+    ``costs`` renames the parts of an upstream's cost.
     """
 
     write_start: Callable[[Members, Members], tuple[Members, Any]]
@@ -179,16 +183,21 @@ def encode_event(fields: dict[str, Any]) -> bytes:
 
 
 class Renderer:
-    """Adds the gateway's id, usage and cost to the reply or the events of the upstream."""
+    """Adds the gateway's id, usage and cost to the reply or the events of the upstream.
+
+    ``rendered`` is the number of the event that follows those that are rendered, where the format
+    numbers its events. Whoever has delivered them copies it to ``delivered``.
+    """
 
     __slots__ = (
         "_answer", "_candidate", "_generation_id", "_identity", "_last_fields", "_prefix",
-        "_request", "_tally", "_usage_fields",
+        "_request", "_tally", "_usage_fields", "delivered", "rendered",
     )  # fmt: skip
 
     def __init__(
         self, request: InferenceRequest, generation_id: str, candidate: Candidate, tally: Tally
     ) -> None:
+        self.rendered = self.delivered = 0
         self._answer = ANSWERS[request.operation]
         self._request = request
         self._generation_id = generation_id
@@ -350,7 +359,7 @@ class Renderer:
 class NativeRenderer(Renderer):
     """Relays an answer in its caller's own format, and changes its id, model and usage alone."""
 
-    __slots__ = ("_events", "_form", "_held", "_started", "_started_usage", "_told")
+    __slots__ = ("_form", "_held", "_started", "_started_usage", "_told")
     is_native: ClassVar = True
 
     def __init__(
@@ -366,9 +375,8 @@ class NativeRenderer(Renderer):
         # The last event that says how the answer ended; it waits for the cost.
         self._held: Fields | None = None
         self._told = native.told
-        # The members of the answer as it began, and the number of its events.
+        # The members of the answer as it began.
         self._started: dict[str, Any] = {}
-        self._events = 0
         self._started_usage: dict[str, Any] = {}
 
     def render_reply(self, reply: Reply, metadata: dict[str, Any]) -> list[Piece]:
@@ -382,11 +390,19 @@ class NativeRenderer(Renderer):
         }
         return encode_pieces(fields) if reply.size > LONG_BYTES else [_encode(fields)]
 
+    def render_chunks(self, chunks: list[Chunk]) -> bytes:
+        events = [*filter(None, map(self.render_chunk, chunks))]
+        if events and self._form.write_error is not None:
+            # Not all events of the upstream pass, so its own numbers count.
+            last = events[-1]
+            found = _NUMBER.match(last, max(last.rfind(_NUMBER_NAME), 0))
+            self.rendered = int(found[1]) + 1 if found else self.rendered + len(events)
+        return b"".join(events)
+
     def render_chunk(self, chunk: Chunk) -> bytes:
         self._tally.add(chunk)
         if chunk.is_done:
             return b""
-        self._events += 1
         if not chunk.fields:
             return chunk.data
         identity = self._identify({})
@@ -407,8 +423,8 @@ class NativeRenderer(Renderer):
 
     @property
     def has_own_errors(self) -> bool:
-        """Whether an answer that has begun can end with an error in its own format."""
-        return bool(self._started) and self._form.write_error is not None
+        """Whether an answer of which the caller has events can end with an error like them."""
+        return bool(self.delivered) and self._form.write_error is not None
 
     def render_error_event(self, error: GatewayError, metadata: dict[str, Any]) -> bytes:
         if not self.has_own_errors:
@@ -416,7 +432,7 @@ class NativeRenderer(Renderer):
         assert self._form.write_error is not None
         self._tally.finish_reason = "error"
         body = error.body()["error"]
-        return self._form.write_error(self._started, body, metadata, self._events)
+        return self._form.write_error(self._started, body, metadata, self.delivered)
 
     def _identify(self, fields: dict[str, Any]) -> dict[str, Any]:
         return {

@@ -119,6 +119,8 @@ class ResponsesConnection(TranslatedConnection):
     # Set once the request is parsed.
     _echo: Mapping[str, Any]
     _tools: Mapping[str, CallerTool]
+    # Events whose delivery was broken off. The error that follows is numbered after them.
+    _unsent = b""
 
     def parse(self, body: bytes) -> InferenceRequest:
         request, translated = parse_response(
@@ -130,3 +132,9 @@ class ResponsesConnection(TranslatedConnection):
 
     def render(self, body: bytes) -> bytes:
         return responses.render_reply(body, self._echo, self._tools)
+
+    async def deliver(self, data: bytes) -> None:
+        self._unsent += await self.workload.run(len(data), self._events.feed, data)
+        if self._unsent:
+            await self.send_events(self._unsent)
+            self._unsent = b""

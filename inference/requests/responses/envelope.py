@@ -153,11 +153,11 @@ def write_end(fields: Members | None, usage: Members, metadata: Members) -> byte
     return encode_named_event({**rest, "response": response}) + DONE
 
 
-def write_error(started: Members, error: Members, metadata: Members, count: int) -> bytes:
-    """Returns the last event of an answer that fails after ``count`` events."""
+def write_error(started: Members, error: Members, metadata: Members, number: int) -> bytes:
+    """Returns the last event of an answer that fails, with its number."""
     failure = render_failure(msgspec.convert(error, ChatError))
     response = {**started["response"], "status": "failed", "error": failure, **metadata}
-    event = {"type": "response.failed", "sequence_number": count, "response": response}
+    event = {"type": "response.failed", "sequence_number": number, "response": response}
     return encode_named_event(event) + DONE
 
 

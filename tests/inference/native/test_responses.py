@@ -7,9 +7,11 @@ from typing import Any, Final
 
 import pytest
 import requests
+from django.conf import LazySettings
 from openai import OpenAI
 
 from catalog.capabilities import NativeFormat
+from catalog.dialects.shared.messages import omit_none
 from catalog.models import LanguageModel
 from config.credentials import Secret
 from inference.models import Generation
@@ -21,7 +23,7 @@ from tests.support.database.snapshots import everything, unchanged
 from tests.support.governance import filter_secret
 from tests.support.inference.messages import events_of
 from tests.support.inference.prices import read_pricing
-from tests.support.inference.responses import asked
+from tests.support.inference.responses import asked, hold_back
 from tests.support.inference.site import OPERATOR_SECRET, RESPONSES, Site
 from tests.support.upstreams.recorded_responses import (
     AGENT,
@@ -333,10 +335,53 @@ def test_a_stream_that_ends_at_its_callers_limit_is_one_response(
     assert response["error"]["message"].startswith("The time limit of the request itself is over")
 
 
+PADDING: Final = {"type": "keepalive", "padding": "x" * 20_000}
+
+
+@pytest.mark.parametrize(("mark", "delivered"), [(b"response.created", 2), (b"[DONE]", 3)])
+def test_an_error_is_numbered_after_the_events_that_were_delivered(
+    site: Site,
+    codex: Upstream,
+    settings: LazySettings,
+    monkeypatch: pytest.MonkeyPatch,
+    mark: bytes,
+    delivered: int,
+) -> None:
+    settings.STREAM_KEEPALIVE_INTERVAL = 0.05
+    hold_back(monkeypatch, mark)
+    codex.events = [*OPENED, ITEMS[0], PADDING, *ITEMS[1:], COMPLETED]
+    body = {**AGENT, "stream": True}
+    answer = site.post(body, path=RESPONSES, headers={"X-Request-Timeout": "1"})
+    lines = answer.text.split("\n")
+    events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    kinds = [event["type"] for event in events]
+    assert kinds == [*(event["type"] for event in codex.events[:delivered]), "response.failed"]
+    assert [event["sequence_number"] for event in events] == [*range(delivered + 1)]
+    assert len({event["response"]["id"] for event in events if "response" in event}) == 1
+    assert site.settled().status == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "told"), [([0, 1, 2, 3, 4], [0, 1, 2, 4, 5]), ([None] * 5, [None] * 4 + [4])]
+)
+def test_an_error_follows_the_number_of_the_last_event(
+    site: Site, codex: Upstream, numbers: list[int | None], told: list[int | None]
+) -> None:
+    """An event that only keeps the connection alive does not pass, and may have a number."""
+    events = [*OPENED, ITEMS[0], PADDING, ITEMS[1]]
+    codex.events = [
+        omit_none(**{**event, "sequence_number": number})
+        for event, number in zip(events, numbers, strict=True)
+    ]
+    codex.events.append(LATE)
+    found = read_events(answered(site, {**AGENT, "stream": True}).content)
+    assert [event.get("sequence_number") for event in found] == told
+    assert found[-1]["type"] == "response.failed"
+
+
 def lie(site: Site, speaker: Upstream, *events: dict[str, Any]) -> tuple[list[Any], Generation]:
     # The answer has begun when the caller gets the first piece of what is read.
-    padding = {"type": "keepalive", "padding": "x" * 20_000}
-    speaker.events = [*OPENED, ITEMS[0], padding, *events]
+    speaker.events = [*OPENED, ITEMS[0], PADDING, *events]
     answer = answered(site, {**AGENT, "stream": True})
     return read_events(answer.content), site.settled()
 

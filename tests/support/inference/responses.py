@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from catalog.dialects.base import Operation
 from config.api.errors import InvalidRequest
+from inference.faces.translations import ResponsesConnection
 from inference.requests import parsing
 from inference.requests.responses.events import ResponseEvents
 from inference.requests.responses.reply import render_reply
@@ -97,6 +99,20 @@ def translator(asks: Translated | None = None) -> ResponseEvents:
 def streamed(*chat: bytes, asks: Translated | None = None) -> list[Any]:
     """Returns the events of a stream of chat, after checks that hold for every stream."""
     return events_of(b"".join(map(translator(asks).feed, chat)))
+
+
+def hold_back(monkeypatch: pytest.MonkeyPatch, mark: bytes) -> None:
+    """Lets the first delivery of events with a mark wait until its request is over."""
+    send = ResponsesConnection.send_events
+    waiting = [mark]
+
+    async def send_events(connection: ResponsesConnection, data: bytes) -> None:
+        if waiting and mark in data:
+            waiting.clear()
+            await asyncio.Event().wait()
+        await send(connection, data)
+
+    monkeypatch.setattr(ResponsesConnection, "send_events", send_events)
 
 
 def events_of(data: bytes) -> list[Any]:

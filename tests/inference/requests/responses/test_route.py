@@ -13,8 +13,10 @@ from accounts.models import Guardrail
 from inference.requests.chat_replies import ReplyReasoning
 from inference.requests.responses.reasoning import seal
 from tests.support.database.snapshots import unchanged
-from tests.support.inference.responses import FUNCTION, asked, events_of
+from tests.support.inference.responses import FUNCTION, asked, events_of, hold_back
 from tests.support.inference.site import RESPONSES, Site
+from tests.support.upstreams.speaking import Upstream
+from tests.support.upstreams.standing import standing_in
 
 
 def send(site: Site, headers: dict[str, str] | None = None, **fields: Any) -> requests.Response:
@@ -58,6 +60,30 @@ def test_a_response_costs_as_much_as_its_chat(published: Site, is_streamed: bool
     assert "x-left-out" not in found.headers
     [request] = published.dialled()
     assert "ada@example.com" not in json.dumps(request.body)
+
+
+@pytest.mark.parametrize(
+    ("mark", "end"), [(b"later", "response.failed"), (b"[DONE]", "response.completed")]
+)
+def test_events_whose_delivery_was_broken_off_come_before_the_end(
+    site: Site, monkeypatch: pytest.MonkeyPatch, mark: bytes, end: str
+) -> None:
+    hold_back(monkeypatch, mark)
+    padding = {"choices": [], "padding": "x" * 20_000}
+    begun, rest = event_of({"content": "now "}), event_of({"content": "later"}, "stop")
+    events = [begun, padding, rest, padding]
+    with standing_in(site.provider, Upstream("openai", events=events)):
+        site.publish("m")
+        found = send(site, stream=True, headers={"X-Request-Timeout": "1"})
+        told = events_of(found.content)
+    assert told[-1]["type"] == end
+    deltas = [each["delta"] for each in told if each["type"] == "response.output_text.delta"]
+    assert deltas == ["now ", "later"]
+    assert site.settled().status == "cancelled"
+
+
+def event_of(delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
