@@ -17,6 +17,7 @@ from config.sql import Statement
 from inference.store import DataPlaneConnection
 
 SLEEP = Statement("sleep", "SELECT pg_sleep(0.3)")
+SLOW = Statement("sleep", "SELECT pg_sleep(1.5)")
 LONG_SLEEP = Statement("sleep", "SELECT pg_sleep(4)")
 PID = Statement("pid", "SELECT pg_backend_pid()")
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -101,10 +102,11 @@ def test_slow_statements_are_looked_for_where_others_end(
     async def test() -> None:
         slow, late = DataPlaneConnection(is_apart=True), DataPlaneConnection(is_apart=True)
         quick = DataPlaneConnection()
-        asleep = asyncio.create_task(slow.execute(SLEEP, []))
+        # It has its connection, so that it ends long before the others.
+        assert await quick.execute(PID, [])
+        asleep = asyncio.create_task(slow.execute(SLOW, []))
         await asyncio.sleep(0)
-        # It waits until another one has ended.
-        monkeypatch.setattr(pools, "_WAIT_SECONDS", 0.2)
+        monkeypatch.setattr(pools, "_WAIT_SECONDS", 1.0)
         refused = asyncio.create_task(late.execute(PID, []))
         await asyncio.sleep(0)
         assert await quick.execute(PID, [])
