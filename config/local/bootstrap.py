@@ -43,15 +43,10 @@ REPEATED = "CAUSEWAY_BOOTSTRAPPED"
 
 
 def install_command(extra: str) -> str:
-    """Returns what adds an extra to this installation.
-
-    A clone has no pip, and an image has an argument of its build; no index has the distribution.
-    """
+    """Returns the command that adds an extra to this installation; a clone has no pip."""
     if os.path.realpath(sys.prefix) == os.path.realpath(ENVIRONMENT) and STAMP.exists():
         uv = shutil.which("uv") or INSTALLER / "bin" / "uv"
         return f"{uv} pip install --python {PYTHON} -e '{PROJECT}[{extra}]'"
-    if importlib.util.find_spec("pip") is None:
-        return f"build the image with --build-arg {extra.upper()}=1"
     return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 

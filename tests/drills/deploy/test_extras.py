@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import logging
 import sys
@@ -17,6 +18,7 @@ from rest_framework.test import APIClient
 
 from catalog import dialects
 from catalog.models import LanguageModel, Provider
+from config.local.bootstrap import install_command
 from config.management.extras import log_missing_extras
 from endpoints import validation
 from tests.support import factories
@@ -24,7 +26,7 @@ from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.upstreams import clouds
 
-MISSING = "pip install 'causeway-gateway[bedrock]'"
+MISSING = install_command("bedrock")
 SECRET = json.dumps(clouds.bedrock())
 
 
@@ -88,7 +90,7 @@ def test_a_credential_is_refused_in_every_place(
     form = {"slug": provider.slug, "name": provider.name, "dialect": "bedrock", "secret": SECRET}
     page = operator.post(f"/admin/catalog/provider/{provider.pk}/change/", form)
     assert page.status_code == 200
-    assert "causeway-gateway[bedrock]" in page.content.decode()
+    assert MISSING in html.unescape(page.content.decode())
     assert snapshots.everything() == before
 
 
