@@ -208,6 +208,10 @@ class Cycle:
         if self.is_disconnected or self.response_complete:
             return {"type": "http.disconnect"}
         parts, self._parts, self._size = self._parts, [], 0
+        if not self.more_body:
+            # A watched application does not ask again: only reading shows that the caller leaves.
+            # The head of a request that waits pauses it.
+            self._connection.flow.resume_reading()
         body = parts[0] if len(parts) == 1 else b"".join(parts)
         return {"type": "http.request", "body": body, "more_body": self.more_body}
 
