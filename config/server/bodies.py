@@ -6,13 +6,12 @@ only for a recognized caller, and counted against its budgets before it is asked
 
 from __future__ import annotations
 
-import asyncio
-import gzip
 import io
 import sys
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from contextlib import AsyncExitStack
+from functools import partial
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
@@ -20,10 +19,17 @@ from config.api.errors import GatewayError, InvalidRequest, PayloadTooLarge, Uns
 from config.api.text import write_header
 from config.live_settings import settings
 from config.server.bulkheads import Occupancy
+from config.server.load.large_work import LARGE_BYTES
 
 _CODINGS: Final = "gzip, zstd"
-# A part takes a thread less than a millisecond.
+# What one step reads and writes at most. It takes a thread about a millisecond, also if nothing
+# comes of what it reads.
+_PIECE_BYTES: Final = 65_536
 _PART_BYTES: Final = 262_144
+# A body is one member of gzip or one frame of zstd, or some of them. An empty one takes a step too.
+_MAX_MEMBERS: Final = 1_000
+# The whole format of gzip with its largest window, as zlib knows it.
+_GZIP: Final = 31
 # The largest window of the content coding (RFC 9659), as a power of two. Others take up to 2 GiB.
 _WINDOW: Final = 23
 _ZSTD: Final = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
@@ -242,7 +248,7 @@ async def decode_body(encoding: bytes, body: bytes, occupancy: Occupancy, limit:
 
     ``encoding`` is the value of ``Content-Encoding``. Raises :class:`UnsupportedMediaType`,
     :class:`InvalidRequest` for bytes that are not of this encoding, :class:`PayloadTooLarge` above
-    ``limit``, and the refusals of :meth:`Occupancy.reserve`.
+    ``limit``, and the refusals of :meth:`Occupancy.reserve` and :meth:`Occupancy.run_large`.
     """
     names = [name.strip() for name in encoding.decode("latin-1").lower().split(",")]
     match [name for name in names if name not in ("", "identity")]:
@@ -254,28 +260,81 @@ async def decode_body(encoding: bytes, body: bytes, occupancy: Occupancy, limit:
             name = ""
     if not body:
         return body
-    file, problems = _open(name, body)
+    members, problem = _open(name, body)
     whole = io.BytesIO()
+    # One step is short enough for the event loop, and most short bodies need no other.
+    is_short = len(body) <= LARGE_BYTES
     try:
-        while part := await asyncio.to_thread(file.read, _PART_BYTES):
+        while not members.is_over:
+            part = members.read() if is_short else await occupancy.run_large(members.read)
+            is_short = False
             if whole.tell() + len(part) > limit:
                 raise PayloadTooLarge
             occupancy.reserve(len(part))
             whole.write(part)
-    except problems:
+    except (EOFError, problem):
         raise InvalidRequest(f"Content-Encoding: the body is not whole, or no {name}.") from None
     return whole.getvalue()
 
 
-def _open(name: str, body: bytes) -> tuple[Any, tuple[type[Exception], ...]]:
-    """Returns a file of the decoded bytes, and the errors of one that is broken."""
+class _Members:
+    """The members of a body, which are decoded in short steps."""
+
+    def __init__(self, body: bytes, make: Callable[[], Any], padding: bytes = b"") -> None:
+        """Stores the body, what makes the decoder of a member, and what may follow a member."""
+        self._body, self._make, self._padding = body, make, padding
+        self._decoder: Any = None
+        self._count = self._position = 0
+        self.is_over = False
+
+    def read(self) -> bytes:
+        """Returns what the next bytes become, which may be nothing.
+
+        Raises :class:`EOFError` for a member that is cut off, :class:`InvalidRequest` for too many
+        members, and the errors of the decoder.
+        """
+        end = len(self._body)
+        piece = self._body[self._position : self._position + _PIECE_BYTES]
+        if self._decoder is None:
+            rest = piece.lstrip(self._padding)
+            self._position += len(piece) - len(rest)
+            if not rest:
+                self.is_over = self._position == end
+                return b""
+            piece = rest
+            self._begin()
+        decoder = self._decoder
+        # The decoder of zstd keeps what it has not decoded; that of gzip gives it back.
+        if not getattr(decoder, "needs_input", True):
+            piece = b""
+        part: bytes = decoder.decompress(piece, _PART_BYTES)
+        left = decoder.unused_data if decoder.eof else getattr(decoder, "unconsumed_tail", b"")
+        self._position += len(piece) - len(left)
+        if decoder.eof:
+            self._decoder = None
+            self.is_over = self._position == end
+        elif not part and self._position == end and getattr(decoder, "needs_input", True):
+            raise EOFError
+        return part
+
+    def _begin(self) -> None:
+        self._count += 1
+        if self._count > _MAX_MEMBERS:
+            raise InvalidRequest(
+                f"Content-Encoding: the body has more than {_MAX_MEMBERS:,} members."
+            )
+        self._decoder = self._make()
+
+
+def _open(name: str, body: bytes) -> tuple[_Members, type[Exception]]:
+    """Returns the members of a body, and the error of one that is broken."""
     if name in ("gzip", "x-gzip"):
-        return gzip.GzipFile(fileobj=io.BytesIO(body)), (EOFError, OSError, zlib.error)
+        return _Members(body, partial(zlib.decompressobj, _GZIP), b"\0"), zlib.error
     if name == "zstd":
         # Its import takes 2 MB of memory, and few clients send it.
         zstd: Any = import_module(_ZSTD)
         options = {zstd.DecompressionParameter.window_log_max: _WINDOW}
-        return zstd.ZstdFile(io.BytesIO(body), options=options), (EOFError, zstd.ZstdError)
+        return _Members(body, partial(zstd.ZstdDecompressor, options=options)), zstd.ZstdError
     raise UnsupportedMediaType(
         f"Content-Encoding: send the body without it, or with one of: {_CODINGS}.",
         headers={"Accept-Encoding": _CODINGS},

@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 from uuid import UUID
 
 from prometheus_client import Counter, Gauge
@@ -23,8 +23,11 @@ from prometheus_client import Counter, Gauge
 from config.api.errors import GatewayError, TooManyRequests, Unavailable
 from config.database.outages import outages
 from config.live_settings import settings
+from config.server.load.large_work import LargeWork
 
 logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 _RUNNING: Final = Gauge(
     "causeway_running_requests",
@@ -92,6 +95,7 @@ class Bulkheads:
         self.buffered = 0
         # All bytes that were given back since the start.
         self.released = 0
+        self.large_work = LargeWork("large-work", self.count)
         # When an organization's refusals for a reason were logged, oldest first.
         self._logged: dict[tuple[UUID | None, BulkheadBudget], float] = {}
 
@@ -275,6 +279,10 @@ class Occupancy:
             if must_wait and outages.is_silent:
                 raise Unavailable
             yield
+
+    async def run_large(self, function: Callable[[], Result]) -> Result:
+        """Returns what large work returns, in the organization's turn: see :class:`LargeWork`."""
+        return await self._bulkheads.large_work.run(self.organization_id, function)
 
     def release(self, size: int) -> None:
         """Gives bytes back that are no longer in memory."""

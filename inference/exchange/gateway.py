@@ -102,7 +102,7 @@ class Gateway:
         self._running: set[Exchange] = set()
         # The newest settlement of each organization that is not stored yet.
         self._ending: dict[UUID, asyncio.Future[None]] = {}
-        self.large_work = LargeWork("large-work", self.bulkheads.count)
+        self.large_work = self.bulkheads.large_work
         self.loop_time = LoopTime(lambda: self.bulkheads.is_shared)
         # Threads of their own: content filters may take seconds.
         self._screening = LargeWork("screening", self.bulkheads.count)

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import io
 import json
+import random
+import threading
 import zlib
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import pytest
 import requests
 from backports import zstd
 from django.conf import LazySettings
 
+from config.server.bodies import decode_body
+from config.server.bulkheads import Bulkheads
 from endusers.models import EndUser
 from tests.support.inference.site import CHAT, Site
 
+# With the body itself, the most members that a body has.
+EMPTY_MEMBERS = 999
 MESSAGES = "/api/v1/messages"
 END_USERS = "/api/v1/end-users"
 FALLBACK = "Content-Encoding: send the body without it, or with one of: gzip, zstd."
@@ -48,13 +56,22 @@ ENCODINGS = [
     pytest.param("x-gzip", gzip.compress, id="x-gzip"),
     pytest.param("gzip", halves(gzip.compress), id="two members"),
     pytest.param("gzip", lambda body: gzip.compress(body) + bytes(512), id="padded"),
+    pytest.param("gzip", lambda body: gzip.compress(body[:9]) + bytes(70_000)
+                 + gzip.compress(body[9:]), id="padded between"),
+    pytest.param("gzip", lambda body: gzip.compress(b"") * EMPTY_MEMBERS + gzip.compress(body),
+                 id="many members"),
+    pytest.param("gzip", lambda body: gzip.compress(body, 0), id="gzip at 0"),
     pytest.param("zstd", zstd.compress, id="zstd"),
+    pytest.param("zstd", lambda body: zstd.compress(b"") * EMPTY_MEMBERS + zstd.compress(body),
+                 id="many frames"),
+    pytest.param("zstd", lambda body: b"\x50\x2a\x4d\x18\2\0\0\0ab" + zstd.compress(body),
+                 id="a frame to skip"),
     pytest.param("zstd", halves(zstd.compress), id="two frames"),
     pytest.param("zstd", lambda body: zstd.compress(body, 19), id="zstd at 19"),
     pytest.param("identity", bytes, id="identity"),
     pytest.param("identity, gzip", gzip.compress, id="identity and gzip"),
     pytest.param("", bytes, id="empty"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])
@@ -101,6 +118,10 @@ REFUSALS = [
                  id="wrong sum"),
     pytest.param("gzip", lambda body: gzip.compress(body) + b"more", 400, "gzip", id="more"),
     pytest.param("zstd", lambda body: zstd.compress(body)[:-2], 400, "zstd", id="zstd cut off"),
+    pytest.param("zstd", lambda body: zstd.compress(body) + b"garbage", 400, "zstd",
+                 id="zstd and more"),
+    pytest.param("gzip", lambda body: gzip.compress(body) + gzip.compress(b"")[:1], 400, "gzip",
+                 id="half a head"),
     pytest.param("zstd", gzip.compress, 400, "zstd", id="another"),
     pytest.param("zstd", wide_window, 400, "zstd", id="a wide window"),
 ]  # fmt: skip
@@ -122,6 +143,54 @@ def test_a_body_that_cannot_be_decoded_is_refused_by_name(
     found = send(site, encode(b'{"user": "customer-1"}'), path=END_USERS, encoding=encoding)
     assert (found.status_code, found.json()["error"]["message"]) == (status, message)
     assert not EndUser.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "compress"), [("gzip", gzip.compress), ("zstd", zstd.compress)]
+)
+def test_a_body_of_too_many_members_is_refused(
+    site: Site, encoding: str, compress: Callable[[bytes], bytes]
+) -> None:
+    site.publish()
+    empty = compress(b"") * (EMPTY_MEMBERS + 1)
+    message = "Content-Encoding: the body has more than 1,000 members."
+    for path, body in ((CHAT, site.chat_body()), (END_USERS, {"user": "customer-1"})):
+        found = send(
+            site, empty + compress(json.dumps(body).encode()), path=path, encoding=encoding
+        )
+        assert (found.status_code, found.json()["error"]["message"]) == (400, message)
+    site.assert_nothing_happened()
+    assert not EndUser.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("encoding", "compress"), [(b"gzip", gzip.compress), (b"zstd", zstd.compress)]
+)
+def test_a_large_body_is_decoded_in_its_organizations_turn(
+    encoding: bytes, compress: Callable[[bytes], bytes]
+) -> None:
+    body = random.Random(1).randbytes(600_000)
+    ours, others = UUID(int=1), UUID(int=2)
+    go = threading.Event()
+
+    async def scene() -> None:
+        bulkheads = Bulkheads()
+        with bulkheads.enter(ours, ours) as mine, bulkheads.enter(others, others) as theirs:
+            held = asyncio.create_task(bulkheads.large_work.run(ours, go.wait))
+            await asyncio.sleep(0)
+            waiting = asyncio.create_task(decode_body(encoding, compress(body), mine, len(body)))
+            found = await decode_body(encoding, compress(body), theirs, len(body))
+            assert (found, theirs.held) == (body, len(body))
+            assert (waiting.done(), mine.held) == (False, 0)
+            go.set()
+            assert await held
+            assert (await waiting, mine.held) == (body, len(body))
+        bulkheads.large_work.close()
+
+    try:
+        asyncio.run(scene())
+    finally:
+        go.set()
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd"])
