@@ -211,6 +211,33 @@ def test_the_body_of_an_upgrade_is_no_request(service: Site, method: str, is_apa
     assert not EndUser.objects.exists()
 
 
+@pytest.mark.parametrize("is_first", [False, True])
+@pytest.mark.parametrize("coding", ["gzip", "chunked, gzip", "x"])
+@pytest.mark.parametrize(("method", "path"), [("POST", END_USERS), ("POST", CHAT), ("GET", "/")])
+def test_an_upgrade_whose_body_has_no_end_is_refused(
+    service: Site, method: str, path: str, coding: str, is_first: bool
+) -> None:
+    key = service.tenant.api_key if path == CHAT else service.tenant.management_key
+    head = head_of(
+        method,
+        path,
+        Authorization=f"Bearer {key}",
+        Connection="Upgrade",
+        Upgrade="h2c",
+        Transfer_Encoding=coding,
+        Content_Type="application/json",
+    )
+    before = b"" if is_first else head_of("GET", "/healthz")
+    with counted(service.server, "malformed"), connect(service.server) as line:
+        line.send(before + head + b'{"user": "endless"}')
+        *answers, last = split_answers(line.receive_rest())
+    assert [answer.status for answer in answers] == ([] if is_first else [200])
+    assert (last.status, last.headers["connection"]) == (400, "close")
+    assert last.error["message"] == "This is not valid HTTP/1.1."
+    service.assert_nothing_happened()
+    assert not EndUser.objects.exists()
+
+
 def test_a_tunnel_is_refused_before_its_bytes(service: Site) -> None:
     with counted(service.server, "upgrade"), connect(service.server) as line:
         line.send(head_of("CONNECT", "localhost:80", Content_Length=9) + b"GET / HTT")

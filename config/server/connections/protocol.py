@@ -224,13 +224,14 @@ class BoundedParser(asyncio.Protocol):
                 self._bodyless_bytes += len(piece)
                 self._surplus_bytes += len(piece)
                 try:
-                    self._parser.feed_data(piece)
-                except httptools.HttpParserUpgrade as upgrade:
-                    # The protocol that the caller offers is not spoken, so its bytes are HTTP.
-                    piece = piece[upgrade.args[0] :]
-                    if self._is_offer:
-                        self._begin_offered_body()
-                    continue
+                    try:
+                        self._parser.feed_data(piece)
+                    except httptools.HttpParserUpgrade as upgrade:
+                        # The protocol that the caller offers is not spoken: its bytes are HTTP.
+                        piece = piece[upgrade.args[0] :]
+                        if self._is_offer:
+                            self._begin_offered_body()
+                        continue
                 except httptools.HttpParserError as exc:
                     fault = exc.__context__
                     if not isinstance(fault, Fault):
@@ -246,7 +247,7 @@ class BoundedParser(asyncio.Protocol):
         """Parses the body of a request that offers another protocol (RFC 9110, section 7.8).
 
         A parser that has seen the offer takes the body for the other protocol. A new one gets the
-        framing of the same head without the offer.
+        framing of the same head without the offer; it raises `HttpParserError` if that is unusable.
         """
         head = [b"POST / HTTP/%b\r\n" % self._parser.get_http_version().encode()]
         for name, value in self._headers:
