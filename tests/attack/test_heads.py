@@ -46,6 +46,23 @@ def test_an_old_request_needs_no_host(service: Site) -> None:
         assert line.receive_answer().status == 200
 
 
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_a_stream_to_an_old_caller_has_no_chunks(service: Site, version: bytes) -> None:
+    """RFC 9112, section 6.1, and for ``Expect`` RFC 9110, section 10.1.1."""
+    body = json.dumps(service.chat_body("old", stream=True)).encode()
+    request = post_of(CHAT, service.tenant.api_key, body, Expect="100-continue", Connection="close")
+    with connect(service.server) as line:
+        line.send(request.replace(b"HTTP/1.1", b"HTTP/" + version, 1))
+        found = line.receive_rest()
+    is_old = version == b"1.0"
+    assert found.startswith(b"HTTP/1.1 200") == is_old
+    head, _, answer = found.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n").partition(b"\r\n\r\n")
+    assert (b"transfer-encoding" in head) == (not is_old)
+    assert b"\r\nconnection: close" in head
+    assert answer.startswith(b"data: ") == is_old
+    assert answer.endswith(b"data: [DONE]\n\n" if is_old else b"\r\n0\r\n\r\n")
+
+
 @pytest.mark.parametrize("is_late", [False, True])
 def test_a_trailer_authenticates_nobody(
     service: Site, is_served: Callable[[], bool], is_late: bool

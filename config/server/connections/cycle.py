@@ -61,13 +61,19 @@ class Cycle:
 
     __slots__ = (
         "_clock", "_connection", "_default_headers", "_expects_continue", "_has_news", "_head",
-        "_is_bodyless", "_is_cancelled", "_is_chunked", "_is_watched", "_left", "_parts", "_size",
-        "_task", "_waiter", "is_disconnected", "is_unread", "keep_alive", "more_body", "notes",
-        "recognize", "response_complete", "response_started",
+        "_is_bodyless", "_is_cancelled", "_is_chunked", "_is_watched", "_left", "_may_chunk",
+        "_parts", "_size", "_task", "_waiter", "is_disconnected", "is_unread", "keep_alive",
+        "more_body", "notes", "recognize", "response_complete", "response_started",
     )  # fmt: skip
 
     def __init__(
-        self, connection: CycleConnection, *, method: str, keep_alive: bool, expects_continue: bool
+        self,
+        connection: CycleConnection,
+        *,
+        method: str,
+        keep_alive: bool,
+        expects_continue: bool,
+        may_chunk: bool,
     ) -> None:
         self._connection = connection
         # Tells the server that the caller is known, so that no stranger takes its place.
@@ -94,8 +100,11 @@ class Cycle:
         self.response_complete = False
         # The head of the response, until it is written.
         self._head: list[bytes] = []
+        # An older caller takes the sizes of chunks for the body: its body ends with the connection.
+        self._may_chunk = may_chunk
         self._is_chunked = False
-        self._left = 0
+        # The bytes of the body that are still to come; `None` if its length is not known.
+        self._left: int | None = None
 
     # The server
 
@@ -267,12 +276,16 @@ class Cycle:
             raise RuntimeError("the value of a header has a control character")
         if not (self.keep_alive or says_close):
             head.append(b"connection: close\r\n")
-        if not (is_chunked or length or self._is_bodyless or status in (204, 304)):
+        has_body = not (self._is_bodyless or status in (204, 304))
+        if self._may_chunk and has_body and not (is_chunked or length):
             is_chunked = True
             head.append(b"transfer-encoding: chunked\r\n")
         head.append(b"\r\n")
         self._is_chunked = is_chunked
-        self._left = int(length) if length and not is_chunked else 0
+        if length and not is_chunked:
+            self._left = int(length)
+        else:
+            self._left = None if has_body else 0
         self._head = head
 
     def _send_body(self, body: bytes | memoryview, *, more_body: bool) -> None:
@@ -286,10 +299,11 @@ class Cycle:
             if not more_body:
                 parts.append(b"0\r\n\r\n")
         else:
-            self._left -= len(body)
-            if self._left < 0:
-                raise RuntimeError("the body is longer than its Content-Length")
             parts.append(body)
+            if self._left is not None:
+                self._left -= len(body)
+                if self._left < 0:
+                    raise RuntimeError("the body is longer than its Content-Length")
         if len(body) > _JOINED_BYTES:
             self._connection.transport.writelines(parts)
         elif parts:

@@ -590,12 +590,14 @@ class HttpProtocol(BoundedParser):
             message = "Too many requests wait on this connection. Wait for their responses."
             raise Fault(ClosingReason.PIPELINE, TooManyRequests(message, headers=_SOON))
         scope = self.read_head()
-        is_kept = scope["http_version"] != "1.0" and self._parser.should_keep_alive()
+        is_old = scope["http_version"] in ("0.9", "1.0")
+        is_kept = not is_old and self._parser.should_keep_alive()
         cycle = self._cycle = scope["causeway.cycle"] = Cycle(
             self,
             method=scope["method"],
             keep_alive=is_kept and not readiness.is_draining,
-            expects_continue=self._expects_continue,
+            expects_continue=self._expects_continue and not is_old,
+            may_chunk=not is_old,
         )
         if self.is_callers_turn():
             self._serve(cycle, scope)
