@@ -107,7 +107,8 @@ class _Resolver:
         turns = self._turns.setdefault(domain, asyncio.Semaphore(_THREADS_OF_A_DOMAIN))
         try:
             async with turns:
-                return await self._resolve(host, port)
+                # One too many is remembered, so that the name is refused, and not all of them.
+                return (await self._resolve(host, port))[: rules.MOST_ADDRESSES + 1]
         except (OSError, UnicodeError):
             return ()
 

@@ -44,7 +44,7 @@ class ConnectFailed(EgressError):
 
 
 class NameUnknown(ConnectFailed):
-    """The name has no address, or no name server told one in time."""
+    """The name has no address, or too many, or no name server told one in time."""
 
     kind = "name"
 

@@ -24,6 +24,9 @@ from config.egress.errors import (
 
 # The most seconds that a column holds: a day.
 MOST_SECONDS: Final = 86_400
+# The most addresses of a name: each is checked and may be tried. An answer over TCP may have
+# thousands, if the owner of the name wants it.
+MOST_ADDRESSES: Final = 64
 # The setting that has the operator's limit, which no endpoint exceeds.
 SETTING_OF: Final[Mapping[str, str]] = {
     "connect": "UPSTREAM_CONNECT_TIMEOUT",
@@ -101,6 +104,8 @@ def check_addresses(
     """Returns the addresses when all of them are allowed; one refused address refuses all."""
     if not addresses:
         raise NameUnknown("no such name")
+    if len(addresses) > MOST_ADDRESSES:
+        raise NameUnknown("too many addresses")
     for address in addresses:
         if reason := find_refusal(address, policy, port, plain=plain):
             raise AddressRefused(reason)

@@ -23,6 +23,7 @@ from config.egress import (
 from config.egress.client import EgressClient
 from config.egress.errors import NameUnknown, TimedOut
 from config.egress.fetch import fetch
+from config.egress.rules import MOST_ADDRESSES
 from tests.support.egress import (
     KEY,
     STRICT,
@@ -181,6 +182,20 @@ def test_a_name_without_an_address_fails_to_connect(client: Client) -> None:
         with pytest.raises(ConnectFailed) as caught:
             client(post("https://upstream.test"), STRICT, resolve)
         assert str(caught.value) == "could not connect: no such name"
+
+
+def test_a_name_of_too_many_addresses_is_not_connected_to(
+    client: Client, policy: EgressPolicy, context: ssl.SSLContext
+) -> None:
+    answers = ["127.0.0.1"] * MOST_ADDRESSES
+    with serving(answering(headers=("Connection: close",)), context) as server:
+        assert client(post(upstream(server)), policy, lambda host, port: answers)[2] == b"hello"
+        for many in ([*answers, "127.0.0.1"], answers * 2):
+            with pytest.raises(NameUnknown) as caught:
+                client(post(upstream(server)), policy, lambda host, port, many=many: many)
+            assert str(caught.value) == "could not connect: too many addresses"
+            assert caught.value.public == EgressError.public
+        assert server.connections == 1
 
 
 def test_a_resolver_that_hangs_fails_to_connect(policy: EgressPolicy) -> None:
