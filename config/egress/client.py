@@ -48,6 +48,8 @@ _THREADS_OF_A_DOMAIN: Final = 8
 # The wait for one address before the next one is tried in parallel (RFC 8305, section 5).
 _NEXT_ADDRESS_SECONDS: Final = 0.25
 _PROXY_HEAD_BYTES: Final = 16 * 1024
+# The part of a connection's time within which a proxy accepts: the rest is for what it connects to.
+_PROXY_SHARE: Final = 0.5
 _PROXY_ANSWER: Final = re.compile(rb"HTTP/1\.[01] ([0-9]{3})[ \r]")
 
 
@@ -364,7 +366,10 @@ class EgressClient:
         answer = ""
         for address in addresses:
             try:
-                line = await self._dial(hosts, proxy.port)
+                async with asyncio.timeout(seconds * _PROXY_SHARE):
+                    line = await self._dial(hosts, proxy.port)
+            except TimeoutError:
+                raise ProxyFailed("the proxy does not answer") from None
             except OSError:
                 raise ProxyFailed("the proxy accepts no connection") from None
             try:

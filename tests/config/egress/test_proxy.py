@@ -176,6 +176,28 @@ def test_a_proxy_that_is_away_is_not_taken_for_the_provider(
     assert failed.value.detail == "the proxy accepts no connection"
 
 
+def test_a_proxy_that_is_silent_is_not_taken_for_the_provider(authority: Authority) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=0) as full,
+        socket.socket() as first,
+        socket.socket() as second,
+    ):
+        # A socket with a full backlog neither accepts nor refuses a connection.
+        for line in (first, second):
+            line.setblocking(False)
+            line.connect_ex(full.getsockname())
+        policy = replace(
+            STRICT,
+            proxy=Proxy("127.0.0.1", full.getsockname()[1]),
+            ca_bundle=authority.bundle,
+            connect_timeout=2,
+        )
+        with pytest.raises(ProxyFailed) as failed:
+            send(policy, post("https://upstream.test/v1"))
+    assert failed.value.detail == "the proxy does not answer"
+    assert failed.value.public == "The upstream could not be reached."
+
+
 def test_the_url_of_a_proxy() -> None:
     login = base64.b64encode(b"us er:p@ss").decode()
     assert parse_proxy("") is None
