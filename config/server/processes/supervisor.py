@@ -144,9 +144,15 @@ class Supervisor:
         read, write = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
-        pid = os.fork()
-        if pid == 0:
-            self._become_worker(run, write)
+        # A signal to the worker waits until it no longer has the supervisor's handler, which would
+        # lose it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                self._become_worker(run, write)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
         os.close(write)
         ready_by = time.monotonic() + self._start_timeout
         worker = self._workers[read] = _Worker(pid, read, run, ready_by, predecessor=predecessor)
@@ -161,6 +167,7 @@ class Supervisor:
             for number in _HANDLED:
                 signal.signal(number, signal.SIG_DFL)
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
             self._selector.close()
             for descriptor in (self._parent_write, *self._workers):
                 os.close(descriptor)

@@ -273,6 +273,32 @@ def test_a_service_whose_first_workers_hang_or_fail_ends(
     assert text in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("number", "code"), [("SIGTERM", -15), ("SIGINT", -2), ("SIGHUP", 3)], ids=str
+)
+def test_a_signal_just_after_the_fork_reaches_the_worker(number: str, code: int) -> None:
+    """The worker still has the supervisor's handlers then; SIGHUP is for the supervisor alone."""
+    program = (
+        "import os, signal, socket, sys\n"
+        "from config.server.processes.supervisor import Supervisor\n"
+        "fork = os.fork\n"
+        "def fork_and_signal():\n"
+        "    if (pid := fork()) == 0:\n"
+        f"        os.kill(os.getpid(), signal.{number})\n"
+        "    return pid\n"
+        "os.fork = fork_and_signal\n"
+        "def run(notify): raise SystemExit(3 + len(signal.pthread_sigmask(signal.SIG_BLOCK, ())))\n"
+        "supervisor = Supervisor([run], socket.socket(), grace=5, start_timeout=60)\n"
+        "code = supervisor.supervise()\n"
+        "sys.exit(code + len(signal.pthread_sigmask(signal.SIG_BLOCK, ())))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
+    )
+    assert result.returncode == 1
+    assert f"ended with {code}; no worker was ever ready" in result.stderr
+
+
 def count_ready(folder: Path) -> int:
     return len(list(folder.glob("ready-*")))
 
