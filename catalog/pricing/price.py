@@ -45,6 +45,7 @@ RATES: Final = (
     "prompt", "completion", "image", "request", "cache_read", "cache_write", "image_output",
 )  # fmt: skip
 _COMPLETIONS: Final = frozenset(KINDS[place].name for place in COMPLETION_PLACES)
+_PROMPTS: Final = frozenset(KINDS[place].name for place in PROMPT_PLACES)
 # The smallest step of a stored rate.
 _FINEST: Final = Decimal("1e-30")
 
@@ -153,6 +154,15 @@ class Price:
         """Returns whether a token of an answer, of any kind or under any conditions, is billed."""
         return bool(self.completion or self.image_output) or any(
             rule.price and rule.name in _COMPLETIONS for rule in self.rules
+        )
+
+    @cached_property
+    def bills_tokens(self) -> bool:
+        """Returns whether a token, of prompt or answer and under any conditions, is billed."""
+        return (
+            bool(self.prompt)
+            or self.bills_completions
+            or any(rule.price and rule.name in _PROMPTS for rule in self.rules)
         )
 
     @cached_property

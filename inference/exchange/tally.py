@@ -375,10 +375,10 @@ class Tally:
         if self._length is None or self._candidate is None:
             return False
         price = self._candidate.route.price
-        return price.has_rate(Billable.SECOND) and not (price.prompt or price.bills_completions)
+        return price.has_rate(Billable.SECOND) and not price.bills_tokens
 
     def _count_tokens(self, usage: Usage) -> Count | None:
-        """Estimates the tokens of a usage without tokens, of images or searches without a rate.
+        """Estimates the tokens of a usage without any, if its other units have no rate.
 
         A price that bills only tokens would make such an answer free. Returns ``None`` for any
         other usage.
@@ -393,6 +393,10 @@ class Tally:
         has_fee = price.has_search_rate or bool(price.request)
         if usage.searches and price.prompt and not has_fee:
             return Count(replace(usage, prompt=estimate.prompt), True)
+        is_sound = bool(self._request.allowed.milliseconds)
+        if is_sound and price.bills_tokens and not price.has_rate(Billable.SECOND):
+            length = usage.milliseconds or estimate.milliseconds
+            return Count(replace(estimate, milliseconds=length), True)
         return None
 
     def _count_all(self, usage: Usage) -> Count | None:

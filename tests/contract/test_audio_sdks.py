@@ -6,6 +6,7 @@ import io
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import openai
 import pytest
@@ -24,17 +25,17 @@ WAV = (
 
 
 @pytest.fixture
-def serve_audio(tenant: Tenant, simulator: Simulator) -> Callable[[str], str]:
+def serve_audio(tenant: Tenant, simulator: Simulator) -> Callable[..., str]:
     """Returns a function that publishes a model that speaks and transcribes."""
 
-    def put(behaviour: str = "sim-echo") -> str:
+    def put(behaviour: str = "sim-echo", **fields: Any) -> str:
         provider = factories.make_provider("acme", name="Acme AI", base_url=simulator.base_url)
         model: LanguageModel = factories.make_model(
             "acme/parrot",
             input_modalities=["text", "audio"],
             output_modalities=["speech", "transcription"],
         )
-        factories.make_endpoint(model, provider, upstream_model_id=behaviour)
+        factories.make_endpoint(model, provider, upstream_model_id=behaviour, **fields)
         factories.make_credential(tenant, provider)
         return model.slug
 
@@ -58,7 +59,10 @@ def test_the_openai_sdk_speaks(
 
 def test_the_openai_sdk_transcribes(client: openai.OpenAI, serve_audio: Callable[..., str]) -> None:
     answer = client.audio.transcriptions.create(
-        model=serve_audio(), file=("speech.wav", io.BytesIO(WAV)), language="en", temperature=0
+        model=serve_audio(price=factories.make_price("0", "0")),
+        file=("speech.wav", io.BytesIO(WAV)),
+        language="en",
+        temperature=0,
     )
     assert answer.text == "You said 1 seconds."
     assert answer.usage is not None

@@ -120,6 +120,29 @@ def test_tokens_of_audio_that_are_not_reported_are_estimated_from_the_file(site:
     assert (row.prompt_tokens, row.cost_nano, row.is_estimated) == (20, 200_000, True)
 
 
+@pytest.mark.parametrize("prompt", ["0.000001", "0"])
+def test_tokens_are_estimated_where_the_provider_reports_only_a_length(
+    site: Site, prompt: str
+) -> None:
+    rule = Rule(billable="prompt", unit="token", variant="audio", price=Decimal("0.00001"))
+    publish(site, Price(Decimal(prompt), Decimal(0), rules=(rule,)))
+    usage = transcribe(site, wav(2)).json()["usage"]
+    assert (usage["type"], usage["input_tokens"], usage["seconds"]) == ("tokens", 20, 2)
+    row = site.settled()
+    assert (row.prompt_tokens, row.cost_nano, row.is_estimated) == (20, 200_000, True)
+    assert row.units["milliseconds"] == 2_000
+    assert_in_order()
+
+
+def test_a_rate_for_seconds_needs_no_tokens(site: Site) -> None:
+    rule = Rule(billable="second", unit="second", price=Decimal("0.0001"))
+    publish(site, Price(Decimal("0.000001"), Decimal(0), rules=(rule,)))
+    assert transcribe(site, wav(2)).json()["usage"]["type"] == "duration"
+    row = site.settled()
+    assert (row.prompt_tokens, row.cost_nano, row.is_estimated) == (0, 200_000, False)
+    assert_in_order()
+
+
 def test_tokens_of_audio_have_their_own_rate(site: Site) -> None:
     rule = Rule(billable="prompt", unit="token", variant="audio", price=Decimal("0.00001"))
     price: Any = Price(prompt=Decimal("0.000001"), completion=Decimal("0.00002"), rules=(rule,))

@@ -128,7 +128,7 @@ def test_the_fields_of_a_form_reach_the_provider(site: Site) -> None:
 def test_a_length_that_is_not_reported_is_read_from_the_file(
     site: Site, behaviour: str, is_estimated: bool
 ) -> None:
-    publish(site, behaviour)
+    publish(site, behaviour, price=factories.make_price("0", "0"))
     assert send_form(site).json()["usage"]["seconds"] == 1
     assert site.settled().is_estimated == is_estimated
 
