@@ -181,6 +181,22 @@ class Price:
         """Returns the highest rate of a kind for a prompt of at most ``prompt_tokens``, in USD."""
         return self.table.find_highest((billable, variant), prompt_tokens)
 
+    def find_most(self, prompt: int, completion: int, pieces: Usage, *, images: int) -> Decimal:
+        """Returns the highest cost of a request with these counts, at any time, in USD."""
+        ceilings = self.table.find_ceilings(prompt)
+        tokens = ceilings.prompt * prompt + ceilings.completion * completion
+        total = tokens + ceilings.request + ceilings.of_pieces(pieces, images=images)
+        return Decimal(total).scaleb(-self.table.scale, EXACT)
+
+    def highest_image(self, variant: str, prompt_tokens: int) -> Decimal:
+        """Returns the highest rate of an image of an answer for such a prompt, in USD.
+
+        ``variant`` is its size and quality; an empty one is any.
+        """
+        image = Usage(0, 0, output_images=1, image_variant=variant)
+        rate = self.table.find_ceilings(prompt_tokens).of_pieces(image, images=0)
+        return Decimal(rate).scaleb(-self.table.scale, EXACT)
+
     def text(self, name: str) -> str:
         """Returns one rate as plain decimal digits: no exponent, no trailing zeros."""
         return plain_digits(getattr(self, name) or ZERO)

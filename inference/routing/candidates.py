@@ -23,6 +23,7 @@ from catalog.abilities import NO_POOL
 from catalog.aliases.names import find_by_name
 from catalog.aliases.resolution import Lookup, NamedModel, Resolution
 from catalog.aliases.spellings import NO_NAMES, put_first
+from catalog.dialects.base import Operation
 from catalog.dialects.shared.left_out import name_asked
 from catalog.dialects.shared.searches import WEB_SEARCH_OPTIONS
 from catalog.operations import OPERATIONS
@@ -713,6 +714,7 @@ def _unmet_requirements(
         preferences.max_price,
         route.limits.bound_text(request.prompt_bound, request.messages, request.tool_count)
         + sum(map(route.limits.media.bound, request.media)),
+        request,
     ):
         reasons.append(Unusable.MAX_PRICE)
     quantizations = preferences.quantizations
@@ -760,14 +762,17 @@ def _lacks_a_parameter(route: Route, request: InferenceRequest) -> bool:
     )
 
 
-def _exceeds(price: Price, limit: MaxPrice, prompt_bound: int) -> bool:
+def _exceeds(price: Price, limit: MaxPrice, prompt_bound: int, request: InferenceRequest) -> bool:
     """Returns whether any rate that may apply to the request is above its limit."""
+    image = price.highest(Billable.IMAGE, "input", prompt_bound)
+    if request.operation is Operation.IMAGES:
+        image = max(image, price.highest_image(request.allowed.image_variant, prompt_bound))
     audio = price.highest(Billable.PROMPT, "audio", prompt_bound)
     rates = (
         (price.highest(Billable.PROMPT, "", prompt_bound) * _MILLION, limit.prompt),
         (price.highest(Billable.COMPLETION, "", prompt_bound) * _MILLION, limit.completion),
         (price.highest(Billable.REQUEST, "", prompt_bound), limit.request),
-        (price.highest(Billable.IMAGE, "input", prompt_bound), limit.image),
+        (image, limit.image),
         (audio * _MILLION if price.has_rate(Billable.PROMPT, "audio") else _FREE, limit.audio),
     )
     return any(most is not None and rate > Decimal(str(most)) for rate, most in rates)

@@ -17,7 +17,8 @@ between endpoints whose earlier members are equal:
    6  priority             the highest priority of a private endpoint first
    7  tier                 0 healthy or to be probed, 1 degraded, 2 down
    8  measure              price, latency, throughput or failure share, by ``sort``; without a
-                           ``sort``, a draw weighted by price, or that of :class:`PoolDraw`
+                           ``sort``, a draw weighted by price, or that of :class:`PoolDraw`.
+                           The price of text is a rate, any other the most that it can cost
    9  endpoint_id          keeps the order of equals the same everywhere
 ====  ===================  =====================================================================
 
@@ -32,10 +33,13 @@ import math
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 from catalog.abilities import NO_POOL
+from catalog.operations import OPERATIONS
+from catalog.pricing import Price
 from inference.requests.parsing import InferenceRequest
 from inference.requests.schemas import Percentiles, ProviderPreferences, Sorting
 from inference.routing.health import Health, HealthState
@@ -110,7 +114,7 @@ class Ranking:
 
     __slots__ = (
         "_default_sort", "_health_of", "_is_one_partition", "_is_session", "_latency",
-        "_may_fall_back", "_order", "_pools", "_seed", "_sort", "_throughput",
+        "_may_fall_back", "_order", "_pools", "_seed", "_sort", "_throughput", "_unwritten",
     )  # fmt: skip
 
     def __init__(
@@ -141,6 +145,8 @@ class Ranking:
         self._latency = () if latency is None else _thresholds(latency)
         self._throughput = () if throughput is None else _thresholds(throughput)
         self._may_fall_back = preferences.allow_fallbacks is not False
+        # The request, if its answer is no text: it may be priced by the piece.
+        self._unwritten = None if OPERATIONS[request.operation].is_written else request
 
     def draw_pools(
         self, contenders: Iterable[Contender], running_of: Callable[[Route], int]
@@ -189,6 +195,8 @@ class Ranking:
             return self._pools.measure(route)
         sort = sort or self._default_sort
         price = route.price.of_text
+        if self._unwritten is not None:
+            price = _find_most(self._unwritten, route.price)
         if sort is None and self._seed is not None:
             return _draw(self._seed, route.endpoint_id.bytes, float(price))
         if sort == "latency":
@@ -255,6 +263,12 @@ def _place_of(route: Route) -> tuple[str, int, int, bool]:
     """Returns what endpoints have in common that are drawn as one; some have no count."""
     is_counted = route.pool != NO_POOL
     return route.model_slug, route.pool.priority or 0, weight_of(route), is_counted
+
+
+def _find_most(request: InferenceRequest, price: Price) -> Decimal:
+    """Returns the most that a request whose answer is no text can cost at a price, in USD."""
+    output = (request.max_tokens or 0) * request.choices
+    return price.find_most(request.prompt_bound, output, request.allowed, images=request.images)
 
 
 def _thresholds(preferred: float | Percentiles) -> Sequence[tuple[str, float]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -11,12 +12,21 @@ from msgspec.structs import replace
 from accounts.models import Guardrail
 from catalog.abilities import read_abilities
 from catalog.dialects.base import Operation
+from catalog.pricing import Billable, Price, Rule
 from config.server.load.large_work import LARGE_BYTES
 from endpoints.models import IMAGE_INPUT, Validation
 from inference.requests import parsing, schemas
 from inference.routing.candidates import select_candidates
 from tests.support.inference.pictures import reference
-from tests.support.inference.routes import excluded, planned, reasons, refused, route, select
+from tests.support.inference.routes import (
+    candidate,
+    excluded,
+    planned,
+    reasons,
+    refused,
+    route,
+    select,
+)
 from tests.support.inference.site import Site
 
 SHOWN = [{"role": "user", "content": [reference()]}]
@@ -45,6 +55,30 @@ def test_an_endpoint_above_max_price_is_excluded(
         return
     expected = [excluded("Dear", "max_price")]
     assert refused(public=[endpoint], max_price=schemas.MaxPrice(**limit)) == expected
+
+
+@pytest.mark.parametrize(
+    ("limit", "body", "admitted"),
+    [
+        ("0.3", {}, True),
+        ("0.29", {}, False),
+        ("0.29", {"quality": "high"}, False),
+        ("0.29", {"size": "1024x1024", "quality": "low"}, True),
+        ("0.01", {"size": "1024x1024", "quality": "low"}, True),
+        ("0.009", {"size": "1024x1024", "quality": "low"}, False),
+    ],
+)
+def test_max_price_limits_the_images_of_an_answer(
+    limit: str, body: dict[str, Any], admitted: bool
+) -> None:
+    rates = {"1024x1024/low": Decimal("0.01"), "2048x2048/high": Decimal("0.3")}
+    rules = [Rule(Billable.IMAGE, "image", rate, name) for name, rate in rates.items()]
+    endpoint = candidate(Price(Decimal(0), Decimal(0), rules=tuple(rules))).route
+    provider = {"max_price": {"image": limit}}
+    whole = {"model": "a/b", "prompt": "x", "provider": provider, **body}
+    request = parsing.parse(Operation.IMAGES, json.dumps(whole).encode())
+    found = select(request, endpoint, by=select_candidates)
+    assert [each.reasons for each in found.excluded] == ([] if admitted else [["max_price"]])
 
 
 def test_only_requested_quantizations_are_candidates() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections import Counter
+from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -12,8 +15,11 @@ from hypothesis import strategies as st
 
 from accounts.policy import Policy
 from catalog.aliases.names import VARIANTS, ModelNotFound
+from catalog.dialects.base import Operation
+from catalog.pricing import Billable, Price, Rule
 from catalog.visibility import exclusions
-from inference.requests import schemas
+from inference.requests import parsing, schemas
+from inference.requests.parsing import InferenceRequest
 from inference.routing.candidates import select_candidates
 from inference.routing.health import UNKNOWN, Health, HealthState
 from inference.routing.routes import Route, RoutingDefaults
@@ -24,6 +30,7 @@ from tests.support.inference.routes import (
     planned,
     route,
     routes_of,
+    select,
     split,
     subjects,
     used,
@@ -138,6 +145,78 @@ def test_a_draw_weights_endpoints_by_the_inverse_square_of_the_price() -> None:
     routes = numbered(a="1", b="2", c="3")
     # 4,000 draws at odds of 36 : 9 : 4; the seeds determine the exact counts.
     assert Counter(firsts(routes)) == {"a": 2947, "b": 706, "c": 347}
+
+
+FREE = Price(Decimal(0), Decimal(0))
+PICTURE: dict[str, Any] = {"prompt": "x"}
+SMALL = {**PICTURE, "size": "1024x1024", "quality": "low"}
+
+
+def by_piece(billable: Billable, **prices: str) -> Price:
+    """Returns a price without tokens; the keys are variants, ``any`` is none."""
+    rules = [
+        Rule(billable, billable, Decimal(price), "" if variant == "any" else variant)
+        for variant, price in prices.items()
+    ]
+    return replace(FREE, rules=tuple(rules))
+
+
+def asked(operation: Operation, body: dict[str, Any], **preferences: Any) -> InferenceRequest:
+    whole = {"model": "a/b", "provider": preferences, **body}
+    return parsing.parse(operation, json.dumps(whole).encode())
+
+
+def priced(**prices: Price) -> list[Route]:
+    """Returns routes with these prices, whose endpoints have the ids 1, 2 and so on."""
+    return [
+        replace(route(name, endpoint_id=uuid.UUID(int=number)), price=price)
+        for number, (name, price) in enumerate(prices.items(), 1)
+    ]
+
+
+def slugs(request: InferenceRequest, *routes: Route, **context: Any) -> str:
+    """Returns the providers of a request's candidates, in order."""
+    found = select(request, *routes, **context)
+    return "".join(each.route.facts.provider_slug for each in found.candidates)
+
+
+DEAR, CHEAP = (by_piece(Billable.IMAGE, any=price) for price in ("0.24", "0.04"))
+# The dearest picture of this list costs more than that of ``DEAR``, the smallest less.
+LISTED = by_piece(Billable.IMAGE, **{"1024x1024/low": "0.01", "2048x2048/high": "0.3"})
+
+
+@pytest.mark.parametrize(
+    ("operation", "body", "prices", "expected"),
+    [
+        (Operation.IMAGES, PICTURE, {"a": DEAR, "b": CHEAP, "c": FREE}, "cba"),
+        (Operation.IMAGES, PICTURE, {"a": LISTED, "b": DEAR}, "ba"),
+        (Operation.IMAGES, SMALL, {"a": CHEAP, "b": LISTED}, "ba"),
+        (Operation.IMAGES, {**PICTURE, "n": 10},
+         {"a": replace(CHEAP, request=Decimal("0.1")), "b": DEAR}, "ab"),
+        (Operation.RERANK, {"query": "q", "documents": ["d"]},
+         {"a": by_piece(Billable.SEARCH, any="0.002"),
+          "b": replace(FREE, request=Decimal("0.001"))}, "ba"),
+        (Operation.SPEECH, {"input": "x" * 100, "voice": "v"},
+         {"a": by_piece(Billable.CHARACTER, any="0.00003"),
+          "b": by_piece(Billable.CHARACTER, any="0.000015")}, "ba"),
+        (Operation.EMBEDDINGS, {"input": "x"},
+         {"a": Price(Decimal("0.00002"), Decimal(0)), "b": Price(Decimal("0.00001"), Decimal(0))},
+         "ba"),
+    ],
+)  # fmt: skip
+def test_what_is_no_text_is_sorted_by_the_most_that_it_can_cost(
+    operation: Operation, body: dict[str, Any], prices: dict[str, Price], expected: str
+) -> None:
+    routes = priced(**prices)
+    assert slugs(asked(operation, body, sort="price"), *routes) == expected
+    assert slugs(asked(operation, {**body, "model": "a/b:floor"}), *routes) == expected
+
+
+def test_a_draw_weights_pictures_by_their_price() -> None:
+    request, routes = asked(Operation.IMAGES, PICTURE), priced(a=DEAR, b=CHEAP)
+    firsts = [slugs(request, *routes, seed=seed)[0] for seed in range(4000)]
+    # The odds are 1 : 36.
+    assert Counter(firsts) == {"b": 3878, "a": 122}
 
 
 def test_free_endpoints_come_first_in_a_draw() -> None:
