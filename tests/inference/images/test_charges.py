@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
+from catalog.dialects.base import Operation
 from catalog.pricing import Price
 from catalog.pricing.rules import Billable, Rule
+from inference.requests import parsing
 from tests.support import factories
 from tests.support.inference.pictures import ROUTER, reference
 from tests.support.inference.site import Site
@@ -77,6 +80,21 @@ def test_a_stream_is_billed_by_the_size_that_the_request_names(site: Site) -> No
     )
     assert ask(site, stream=True, size="1K", quality="high").status_code == 200
     assert site.settled().cost_nano == 100_000_000
+
+
+@pytest.mark.parametrize(
+    ("fields", "variant"),
+    [
+        ({}, ""),
+        ({"size": "auto", "quality": "auto"}, ""),
+        ({"size": "auto", "resolution": "2K"}, "2K"),
+        ({"size": None, "resolution": "4K", "quality": "high"}, "4K/high"),
+        ({"size": "1024x1024", "resolution": "1K", "quality": "low"}, "1024x1024/low"),
+    ],
+)
+def test_a_bill_has_the_words_of_the_request(fields: dict[str, Any], variant: str) -> None:
+    body = json.dumps({"model": "a/b", "prompt": "x", **fields}).encode()
+    assert parsing.parse(Operation.IMAGES, body).least.image_variant == variant
 
 
 def test_a_hold_bounds_the_dearest_image_that_may_come(site: Site) -> None:

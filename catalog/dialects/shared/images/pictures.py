@@ -177,9 +177,12 @@ def sniff_bytes(head: bytes) -> str | None:
 def choose_size(members: Mapping[str, Any]) -> str | None:
     """Returns the size in pixels that OpenAI's interface has for all members about the size.
 
-    A tier alone is a square. ``None`` leaves the size to the model.
+    A tier alone is a square. ``None`` leaves the size to the model, as ``auto`` does that stands
+    alone.
     """
     size, ratio = members.get("size"), members.get("aspect_ratio")
+    if size == "auto" and (members.get("resolution") or ratio not in (None, "auto")):
+        size = None
     if isinstance(size, str) and _PIXELS.fullmatch(size):
         return size
     tier = size or members.get("resolution")

@@ -89,7 +89,9 @@ def _imply_parameters(fields: Fields) -> Iterable[str]:
 def _name_variant(fields: Fields) -> tuple[str, ...]:
     """Returns the size and the quality that the request names, as price lists spell them."""
     members = read_members({name: fields[name] for name in _VARIANT if name in fields})
-    size = members.get("size") or members.get("resolution")
+    size = members.get("size", "auto")
+    if size == "auto":
+        size = members.get("resolution")
     return tuple(each for each in (size, members.get("quality")) if each not in (None, "auto"))
 
 

@@ -111,6 +111,10 @@ def test_anything_else_is_no_image(url: Any) -> None:
         ({"size": "2K", "aspect_ratio": "16:9"}, "2048x1152"),
         ({"resolution": "4K", "aspect_ratio": "16:9"}, "3840x2160"),
         ({"resolution": "4K", "aspect_ratio": "9:16"}, "2160x3840"),
+        ({"size": "auto", "aspect_ratio": "auto"}, "auto"),
+        ({"size": "auto", "resolution": "2K"}, "2048x2048"),
+        ({"size": "auto", "aspect_ratio": "3:2"}, "1536x1024"),
+        ({"size": "auto", "resolution": "4K", "aspect_ratio": "16:9"}, "3840x2160"),
     ],
 )
 def test_all_members_about_the_size_become_pixels(
