@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 from uuid import UUID
 
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 
 from catalog.dialects.base import NativeBody, Operation
 from catalog.dialects.shared.multipart import FormPart
-from catalog.dialects.shared.raw import ESCAPE, spell
+from catalog.dialects.shared.raw import ESCAPE, is_empty, spell
 from catalog.dialects.shared.searches import SEARCH_FIELDS
 from catalog.operations import OPERATIONS
 from catalog.pricing import Usage
@@ -33,7 +34,7 @@ from inference.requests.operations.server_tools import (
     read_server_tools,
 )
 from inference.requests.problems import explain_decode_error, field_error
-from inference.requests.rows import Body, RequestRow, bound_prompt
+from inference.requests.rows import Body, RequestRow, bound_prompt, name_model
 from inference.requests.schemas import SESSION_LENGTH, ProviderPreferences
 
 # All names of a search of the web mean this tool, which a workspace may disable.
@@ -282,6 +283,16 @@ def parse(
     )
 
 
+def _check_models(raw: msgspec.Raw, model: str) -> None:
+    """Raises :class:`InvalidRequest` for a list with more than the one model that is asked."""
+    if is_empty(raw):
+        return
+    with suppress(msgspec.DecodeError, RecursionError):
+        if msgspec.json.decode(raw) == [model]:
+            return
+    raise field_error("models", "This route asks one model; name it in 'model'.")
+
+
 def replace_messages(request: InferenceRequest, messages: msgspec.Raw) -> InferenceRequest:
     """Returns a chat request with other messages, measured like one that came with them."""
     row, fields = ROWS[request.operation], {**request.fields, "messages": messages}
@@ -363,6 +374,8 @@ def _check_request(
             raise field_error(name, "Must not contain control characters.")
     if request.stream and not OPERATIONS[operation].streams:
         raise field_error("stream", f"The answers of /{operation} cannot be streamed.")
+    if ROWS[operation].models is name_model and "models" in fields:
+        _check_models(fields["models"], *ROWS[operation].models(request))
     if answers > MAX_ALL_CHOICES:
         raise field_error(
             ROWS[operation].answers_field,

@@ -174,6 +174,7 @@ WRONG_FORMS: list[tuple[dict[str, Any], Any, str]] = [
     ({"source_url": "https://example.com/a.wav"}, None, "source_url"),
     ({"provider": "{"}, ("a.wav", SECOND), "provider"),
     ({"model": ["a", "b"]}, ("a.wav", SECOND), "model"),
+    ({"models": "a/b"}, ("a.wav", SECOND), "models"),
 ]
 
 
@@ -238,6 +239,7 @@ def test_all_missing_parts_are_named_at_once(
         ({"keyterms": "a"}, "keyterms"),
         ({"language": "x" * 65}, "language"),
         ({"stream": True}, "stream"),
+        ({"models": ["a/b", "c/d"]}, "models"),
     ],
 )
 def test_a_wrong_field_of_json_is_named(site: Site, fields: dict[str, Any], field: str) -> None:

@@ -90,6 +90,23 @@ def test_a_field_does_what_the_page_says(name: str, value: Any, outcomes: list[s
             assert (route, outcome(route, name, value)) == (route, expected)
 
 
+@pytest.mark.parametrize(
+    ("value", "is_refused"),
+    [
+        *((value, True) for value in (["a/b", "c/d"], ["c/d"], "a/b", [7], {"x": 1})),
+        *((value, False) for value in (["a/b"], *NOTHINGS)),
+    ],
+)
+def test_several_models_are_refused_where_one_is_asked(value: Any, *, is_refused: bool) -> None:
+    for route in ("embeddings", "rerank", "audio/speech"):
+        assert outcome(route, "models", value) == ("400" if is_refused else "kept")
+
+
+@pytest.mark.parametrize("route", ["chat/completions", "completions", "responses", "images"])
+def test_several_models_are_asked_in_order(route: str) -> None:
+    assert read(route, models=["c/d", "e/f"]).models == ("a/b", "c/d", "e/f")
+
+
 @pytest.mark.parametrize("route", BODIES)
 @pytest.mark.parametrize(
     "name",
