@@ -35,6 +35,7 @@ from django.db.models import (
 from django.db.models.functions import Cast, Coalesce, NullIf, RowNumber, Trunc
 from psycopg.errors import QueryCanceled
 
+from accounts.models import ApiKey
 from catalog.models import LanguageModel
 from catalog.operations import OPERATIONS
 from catalog.pricing import usd
@@ -344,6 +345,8 @@ def _condition(item: Condition) -> Q:
     values = item.value if isinstance(item.value, list) else [item.value]
     if item.field == "model":
         values = _slugs(values)
+    elif item.field == "api_key_id":
+        values = _current_digests(values)
     matching = Q(**{f"{name}__in": values})
     unset = Q(**{f"{name}__isnull": True})
     if item.operator in ("neq", "not_in"):
@@ -357,6 +360,16 @@ def _slugs(names: Sequence[str]) -> list[str]:
         LanguageModel.objects.filter(canonical_slug__in=names).values_list("canonical_slug", "slug")
     )
     return [renamed.get(name, name) for name in names]
+
+
+def _current_digests(digests: Sequence[str]) -> list[str]:
+    """Returns the digests of keys that are named by the hashes of present or former secrets."""
+    renamed = dict(
+        ApiKey.objects.filter(digest__in=digests)
+        .exclude(successor=None)
+        .values_list("digest", "successor__digest")
+    )
+    return [renamed.get(digest, digest) for digest in digests]
 
 
 def _having(item: Condition) -> Q:

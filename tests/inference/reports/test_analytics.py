@@ -382,6 +382,30 @@ def test_filters_are_combined_with_and(management: APIClient, tenant: Tenant) ->
     assert rows(management, filters=filters) == [{"request_count": 1}]
 
 
+def test_the_hash_of_a_former_secret_names_its_key(management: APIClient, tenant: Tenant) -> None:
+    key, other = ApiKey.objects.get(name="inference"), make_key(tenant)
+    make(tenant)
+    make(tenant, api_key=other)
+    hashes = [key.digest]
+    for _ in range(2):
+        key.rotate(overlap=60)
+        hashes.append(key.digest)
+    assert len({*hashes}) == 3
+    own = {"api_key_id": key.digest, "request_count": 1}
+    rest = {"api_key_id": other.digest, "request_count": 1}
+    for each in hashes:
+        for operator, value, expected in (
+            ("eq", each, own), ("in", [each], own), ("neq", each, rest), ("not_in", [each], rest),
+        ):  # fmt: skip
+            found = rows(
+                management, dimensions=["api_key_id"], **only("api_key_id", operator, value)
+            )
+            assert found == [expected]
+    assert rows(management, **only("api_key_id", "in", [*hashes, other.digest])) == [
+        {"request_count": 2}
+    ]
+
+
 def test_a_query_covers_only_the_callers_organization(
     management: APIClient, tenant: Tenant
 ) -> None:
