@@ -117,7 +117,8 @@ class PresetViewSet(CreatingViewSet):
     def version(self, request: Request, slug: str, version: str) -> Response:
         """Shows one version of a preset."""
         preset: Preset = self.get_object()
-        number = int(version) if version.isascii() and version.isdigit() else 0
+        is_number = version.isascii() and version.isdigit() and len(version) < 8
+        number = int(version) if is_number else 0
         found: PresetVersion | None = None
         if 0 < number <= 1_000_000:
             found = preset.versions.filter(version=number).first()

@@ -42,8 +42,9 @@ class BlockDialog(Dialog):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if self.object_id.isdecimal() and self.object_id.isascii():
-            state = ChainState.objects.filter(chain_id=int(self.object_id)).first()
+        number = self.object_id
+        if number.isdecimal() and number.isascii() and len(number) < 20:
+            state = ChainState.objects.filter(chain_id=int(number)).first()
             if state is not None and state.number is not None:
                 self.fields["block"].initial = max(state.number - _RESCAN, 0)
 

@@ -232,6 +232,16 @@ def test_dialog_rereads_a_chain(operator: Client, viewer: Client, chain: Chain) 
     assert messages_of(again) == [f"{state} is halted; resume it."]
 
 
+@pytest.mark.parametrize("number", ["9" * 19, "9" * 5_000, "x"])
+def test_a_dialog_of_a_chain_that_does_not_exist_leads_to_the_index(
+    operator: Client, chain: Chain, number: str
+) -> None:
+    state = ChainState.objects.get()
+    path = page(state, "read_again").replace(f"/{state.pk}/", f"/{number}/")
+    assert operator.post(path, {**SUBMIT, "block": 1}).status_code == 302
+    assert ChainState.objects.get().number == state.number
+
+
 def test_lists_run_a_constant_number_of_queries(
     operator: Client, tenant: Tenant, chain: Chain, token: Contract
 ) -> None:
