@@ -179,6 +179,7 @@ def test_a_large_body_is_decoded_in_its_organizations_turn(
             held = asyncio.create_task(bulkheads.large_work.run(ours, go.wait))
             await asyncio.sleep(0)
             waiting = asyncio.create_task(decode_body(encoding, compress(body), mine, len(body)))
+            await asyncio.sleep(0)
             found = await decode_body(encoding, compress(body), theirs, len(body))
             assert (found, theirs.held) == (body, len(body))
             assert (waiting.done(), mine.held) == (False, 0)
