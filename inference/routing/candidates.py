@@ -23,7 +23,6 @@ from catalog.abilities import NO_POOL
 from catalog.aliases.names import find_by_name
 from catalog.aliases.resolution import Lookup, NamedModel, Resolution
 from catalog.aliases.spellings import NO_NAMES, put_first
-from catalog.dialects.base import Operation
 from catalog.dialects.shared.left_out import name_asked
 from catalog.dialects.shared.searches import WEB_SEARCH_OPTIONS
 from catalog.operations import OPERATIONS
@@ -765,7 +764,7 @@ def _lacks_a_parameter(route: Route, request: InferenceRequest) -> bool:
 def _exceeds(price: Price, limit: MaxPrice, prompt_bound: int, request: InferenceRequest) -> bool:
     """Returns whether any rate that may apply to the request is above its limit."""
     image = price.highest(Billable.IMAGE, "input", prompt_bound)
-    if request.operation is Operation.IMAGES:
+    if request.allowed.output_images:
         image = max(image, price.highest_image(request.allowed.image_variant, prompt_bound))
     audio = price.highest(Billable.PROMPT, "audio", prompt_bound)
     rates = (
