@@ -338,14 +338,13 @@ def test_a_stream_that_ends_at_its_callers_limit_is_one_response(
 PADDING: Final = {"type": "keepalive", "padding": "x" * 20_000}
 
 
-@pytest.mark.parametrize(("mark", "delivered"), [(b"response.created", 2), (b"[DONE]", 3)])
+@pytest.mark.parametrize("mark", [b"response.created", b"[DONE]"])
 def test_an_error_is_numbered_after_the_events_that_were_delivered(
     site: Site,
     codex: Upstream,
     settings: LazySettings,
     monkeypatch: pytest.MonkeyPatch,
     mark: bytes,
-    delivered: int,
 ) -> None:
     settings.STREAM_KEEPALIVE_INTERVAL = 0.05
     hold_back(monkeypatch, mark)
@@ -354,9 +353,12 @@ def test_an_error_is_numbered_after_the_events_that_were_delivered(
     answer = site.post(body, path=RESPONSES, headers={"X-Request-Timeout": "1"})
     lines = answer.text.split("\n")
     events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
-    kinds = [event["type"] for event in events]
-    assert kinds == [*(event["type"] for event in codex.events[:delivered]), "response.failed"]
-    assert [event["sequence_number"] for event in events] == [*range(delivered + 1)]
+    *delivered, last = [event["type"] for event in events]
+    # How many came before the part that is held back is up to the network.
+    relayed = [event["type"] for event in codex.events if event is not PADDING]
+    assert delivered == relayed[: len(delivered)]
+    assert (last, "response.completed" in delivered) == ("response.failed", False)
+    assert [event["sequence_number"] for event in events] == [*range(len(events))]
     assert len({event["response"]["id"] for event in events if "response" in event}) == 1
     assert site.settled().status == "cancelled"
 
