@@ -447,6 +447,7 @@ def test_nothing_is_kept_under_zero_data_retention(site: Site, by: str) -> None:
 def test_a_kept_answer_is_not_given_once_it_may_not_be_kept(kept: Site, by: str) -> None:
     first = send(kept)
     wait_until_ended(kept)
+    kept.settled()
     workspace = Workspace.objects.get(pk=kept.tenant.workspace.pk)
     if by == "switch":
         workspace.edit(is_answer_storage_enabled=False)
