@@ -65,7 +65,7 @@ class Pool:
         self._members: set[object] = set()
         self._waits = 0
         self._waited_seconds = 0.0
-        self._logged_at = self._served_at = -_WAIT_SECONDS
+        self._logged_at = self._served_at = -_LOG_SECONDS
 
     def use(self) -> PoolUse:
         """Returns how the pool is used."""
@@ -161,7 +161,7 @@ class Pool:
         waiter = _Waiter(loop.create_future(), is_apart)
         self._waiters.append(waiter)
         self._waits += 1
-        started = time.perf_counter()
+        started = time.monotonic()
         try:
             async with asyncio.timeout(_WAIT_SECONDS):
                 await waiter.turn
@@ -171,17 +171,17 @@ class Pool:
             else:
                 self._waiters.remove(waiter)
             if isinstance(exc, TimeoutError):
-                self._report_full()
+                self._report_full(started)
                 raise Away("all connections are busy") from None
             raise
         finally:
-            self._waited_seconds += time.perf_counter() - started
+            self._waited_seconds += time.monotonic() - started
 
-    def _report_full(self) -> None:
+    def _report_full(self, since: float) -> None:
+        """Logs that a statement has waited since a time of the monotonic clock."""
         now = time.monotonic()
         # Where none has ended meanwhile, no statement is slow: the database is away.
-        is_served = now < self._served_at + _WAIT_SECONDS
-        if is_served and now >= self._logged_at + _LOG_SECONDS:
+        if self._served_at >= since and now >= self._logged_at + _LOG_SECONDS:
             self._logged_at = now
             logger.error(
                 "a statement waited %.0f s for one of the data plane's %d connections, and %d "
