@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from config.audit.triggers import audit_triggers
 from config.bulk.report import PlanRow
 from config.changes.kinds import ChangeKind
 from config.changes.models import ChangeSet
+from config.console.formatting import digest
 from config.events.outbox import record_event
 
 # The names of the operations that are no action of a page.
@@ -27,7 +27,6 @@ PRICE: Final = "price"
 # The field of forms and dialogs in which an operator says why.
 REASON: Final = "change_reason"
 MAX_REASON: Final = 1_000
-_DIGEST_LENGTH: Final = 16
 _NEVER_COMPARED: Final = frozenset(("created_at", "updated_at"))
 
 
@@ -125,12 +124,6 @@ def read_state(row: models.Model) -> dict[str, str]:
         for name in row._meta.concrete_fields
         if name.attname not in left_out and name.column not in left_out
     }
-
-
-def digest(value: Any) -> str:
-    """Returns a short digest of the value of a column."""
-    data = bytes(value) if isinstance(value, bytes | memoryview) else repr(value).encode()
-    return hashlib.sha256(data).hexdigest()[:_DIGEST_LENGTH]
 
 
 def find_differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

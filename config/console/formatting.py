@@ -103,8 +103,13 @@ def _cut(text: str, longest: int) -> str:
     """Returns a text that a page can show; a digest tells apart those with the same beginning."""
     if len(text) <= longest:
         return text
-    digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGEST_LENGTH]
-    return f"{text[:longest]}… ({len(text):,} characters, SHA-256 {digest}…)"
+    return f"{text[:longest]}… ({len(text):,} characters, SHA-256 {digest(text.encode())}…)"
+
+
+def digest(value: Any) -> str:
+    """Returns a short digest of a value: of bytes themselves, else of what represents it."""
+    data = bytes(value) if isinstance(value, bytes | memoryview) else repr(value).encode()
+    return hashlib.sha256(data).hexdigest()[:_DIGEST_LENGTH]
 
 
 def label_renderer(variants: dict[str, str]) -> Callable[[str], str]:

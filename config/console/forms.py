@@ -12,8 +12,8 @@ from django.core.exceptions import ValidationError
 
 from config.api.errors import GatewayError
 from config.api.text import CONTROL_CHARACTERS, plain_digits
-from config.changes.proposals import digest, find_differences
-from config.console.formatting import shift_digits
+from config.changes.proposals import find_differences
+from config.console.formatting import digest, shift_digits
 from config.console.unfold import ModelForm, PasswordWidget, TextareaWidget, TextWidget
 from config.credentials import MAX_CREDENTIAL_LENGTH, NotACredential, parse_credential
 
@@ -144,8 +144,7 @@ class ConsoleForm(ModelForm):
             labels = ", ".join(str(self.fields[name].label) for name in names)
             self.add_error(
                 None,
-                f"Somebody has changed this since you opened the page: {labels}. Nothing was "
-                "stored. Open the page again.",
+                f"Somebody has changed this since you opened the page: {labels}. Open it again.",
             )
 
     def clean(self) -> dict[str, Any]:

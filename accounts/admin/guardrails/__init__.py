@@ -37,10 +37,9 @@ from accounts.models import (
 from config.api.errors import InvalidRequest
 from config.audit.context import actor_of
 from config.changes.kinds import ChangeKind, FourEyes
-from config.changes.proposals import digest
 from config.console.actions import Message, deletion, transition
 from config.console.base import ReadOnlyInline
-from config.console.formatting import nano_dollars
+from config.console.formatting import digest, nano_dollars
 from config.console.forms import RECORD, ConsoleForm, part
 from config.console.unfold import TabularInline, display
 from inference.reports.usage.consequences import foresee_guardrail

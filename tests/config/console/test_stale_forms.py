@@ -41,8 +41,8 @@ def test_a_page_of_before_is_refused_by_the_name_of_what_changed(
         answer = send(operator, tenant.organization, form, name="Renamed")
     [text] = answer.context["adminform"].form.non_field_errors()
     assert text == (
-        "Somebody has changed this since you opened the page: Zero data retention only. Nothing "
-        "was stored. Open the page again."
+        "Somebody has changed this since you opened the page: Zero data retention only. Open it "
+        "again."
     )
     # The page that shows the refusal is still the old one.
     again = answer.context["adminform"].form
