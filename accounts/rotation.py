@@ -75,8 +75,10 @@ def _lock(rows: Any) -> list[Any]:
 
 
 def _find_ended(key: ApiKey) -> set[str]:
-    """Returns the hashes of a key's secrets that have ended, after a rotation without overlap its
-    last one too."""
+    """Returns the hashes of a key's former secrets that have ended.
+
+    A rotation without overlap has just ended the last one.
+    """
     ended = Q(expires_at__lte=key.created_at) | Q(deleted_at__isnull=False)
     return set(key.former.filter(ended).values_list("digest", flat=True))
 

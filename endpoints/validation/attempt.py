@@ -47,7 +47,7 @@ class HostIsNew(Forbidden):
 
 
 class HostNeedsTwo(HostIsNew):
-    """An operator alone names no host for *Provider credentials* that need two people."""
+    """An operator alone calls a host that nobody has named, and credentials need two people."""
 
     error_type = "second_person_needed"
 

@@ -185,8 +185,8 @@ def encode_event(fields: dict[str, Any]) -> bytes:
 class Renderer:
     """Adds the gateway's id, usage and cost to the reply or the events of the upstream.
 
-    ``rendered`` is the number of the event that follows those that are rendered, where the format
-    numbers its events. Whoever has delivered them copies it to ``delivered``.
+    In a format that numbers its events, ``rendered`` is the number after the last event that was
+    rendered. The exchange stores it in ``delivered`` once the caller has that event.
     """
 
     __slots__ = (
