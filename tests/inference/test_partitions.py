@@ -14,6 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from catalog.lists import traffic
+from catalog.models import Provider
 from config import sql
 from config.clocks.clock import clock
 from config.partitions.tables import list_partitions, make_ahead
@@ -118,7 +119,7 @@ READS: dict[str, Callable[[Tenant, date], object]] = {
     "search_moment": lambda _, day: list(search(day.isoformat())),
     "search_prefix": lambda _, day: list(search(id_bound(midnight(day)))),
     "reconcile_day": lambda _, day: list(
-        reconciliation._find_generations(factories.make_provider(), day, day, None)
+        reconciliation._find_generations(provider_of_endpoint(), day, day, None)
     ),
     "query_analytics": lambda tenant, day: analytics.Query(
         tenant.organization.pk, *bounds_of(day), ["request_count"]
@@ -127,6 +128,11 @@ READS: dict[str, Callable[[Tenant, date], object]] = {
     "sum_hour": lambda _, day: hours._sum_hours(midnight(day), midnight(day) + hours.HOUR),
     "sum_endpoints": lambda _, day: endpoint_hours.sum_endpoints(midnight(day)),
 }
+
+
+def provider_of_endpoint() -> Provider:
+    """Without an endpoint, a plan that asks for endpoints first would read no generation."""
+    return factories.make_endpoint(factories.make_model(), factories.make_provider()).provider
 
 
 def bounds_of(day: date) -> tuple[datetime, datetime]:
