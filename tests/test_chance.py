@@ -19,6 +19,12 @@ TESTS: Final = Path(__file__).parent
 # The loop that waits, and what is no test: benchmarks, drills and the simulated provider take time.
 WAITING: Final = "support/machine/waiting.py"
 UNTESTED: Final = ("bench/", "drills/", "support/simulator/")
+# Modules whose functions other threads call. The file is a process of its own.
+SHARED: Final = {
+    "asyncio", "datetime", "json", "os", "random", "secrets", "select", "selectors", "shutil",
+    "signal", "socket", "ssl", "subprocess", "tempfile", "threading", "time", "uuid",
+}  # fmt: skip
+MOVED: Final = "support/inference/moving.py"
 
 SLEEPS: Final = {
     "attack": 1,
@@ -59,7 +65,9 @@ def parse_tests() -> list[tuple[str, ast.AST]]:
         (path.relative_to(TESTS).as_posix(), node)
         for path in sorted(TESTS.rglob("*.py"))
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call | ast.BinOp | ast.Assert | ast.With | ast.Constant)
+        if isinstance(
+            node, ast.Call | ast.BinOp | ast.Assert | ast.With | ast.Constant | ast.Assign
+        )
     ]
 
 
@@ -161,6 +169,44 @@ def orders_by_place(node: ast.AST) -> bool:
     return isinstance(text, str) and re.search(r"ORDER BY ctid\b", text) is not None
 
 
+def last_name(node: ast.AST) -> str:
+    """Returns the last name of ``a.b.c``, written as such or as a string."""
+    if isinstance(node, ast.Constant):
+        return str(node.value).rpartition(".")[2]
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def replaces_for_all(node: ast.AST) -> bool:
+    """Returns whether it replaces a function of the standard library in the whole process."""
+    if isinstance(node, ast.Assign):
+        targets = [each for target in node.targets for each in ast.walk(target)]
+        return any(
+            isinstance(each, ast.Attribute)
+            and isinstance(each.ctx, ast.Store)
+            and last_name(each.value) in SHARED
+            for each in targets
+        )
+    if not isinstance(node, ast.Call) or not calls(node, "setattr"):
+        return False
+    replaced = node.args[0]
+    if isinstance(replaced, ast.Constant):
+        replaced = ast.Constant(str(replaced.value).rpartition(".")[0])
+    return last_name(replaced) in SHARED
+
+
+def test_no_function_that_other_threads_call_is_replaced() -> None:
+    """The in-process server calls ``time.monotonic`` and ``asyncio.sleep`` in a thread of its own.
+
+    The name ``time`` of one module is replaced instead.
+    """
+    found = [
+        f"{name}:{node.lineno}"  # type: ignore[attr-defined]
+        for name, node in parse_tests()
+        if name != MOVED and not name.startswith(UNTESTED) and replaces_for_all(node)
+    ]
+    assert found == []
+
+
 def test_no_order_is_that_of_places() -> None:
     """A later row may take the place that a deleted one left."""
     found = [
@@ -218,11 +264,16 @@ cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = current_da
 make(expires_at=timezone.now())
 make(expires_at=timezone.now() - HOUR)
 cursor.execute(f"SELECT id FROM {table} ORDER BY ctid")
+real, module.asyncio.sleep = asyncio.sleep, end_after_one
+monkeypatch.setattr("config.server.readiness.time.monotonic", read)
+monkeypatch.setattr(time, "monotonic", read)
+monkeypatch.setattr(readiness, "time", SimpleNamespace(monotonic=read))
+monkeypatch.setattr("sys.stdin", text)
 """
     nodes = list(ast.walk(ast.parse(program)))
     kinds = (
         lets_port_go, is_sleep, is_deadline, is_bound, looks_at_others, expires_by_own_clock,
-        orders_by_place,
+        orders_by_place, replaces_for_all,
     )  # fmt: skip
     found = [[node.lineno for node in nodes if kind(node)] for kind in kinds]
-    assert found == [[3], [6], [8], [9], [11], [13], [15]]
+    assert found == [[3], [6], [8], [9], [11], [13], [15], [16, 17, 18]]

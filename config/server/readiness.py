@@ -90,25 +90,29 @@ class Admissions:
             logger.error("admissions fail: /readyz answers 503 until one succeeds")
 
     async def keep_probing(self, probe: Callable[[], Awaitable[None]]) -> None:
-        """Tries an admission of nothing every second while no request tells how admissions are.
+        """Probes every second."""
+        while True:
+            await asyncio.sleep(_PROBE_SECONDS)
+            await self.probe_once(probe)
+
+    async def probe_once(self, probe: Callable[[], Awaitable[None]]) -> None:
+        """Tries an admission of nothing unless a request has told how admissions are.
 
         A probe that succeeds ends the failing state only when no request has failed for five
         seconds: the requests know better.
         """
-        while True:
-            await asyncio.sleep(_PROBE_SECONDS)
-            if not self.is_quiet:
-                continue
-            try:
-                await probe()
-            except Exception as exc:
-                # An outage and a wait for a lock are in the log already.
-                if not isinstance(exc, Unavailable):
-                    logger.warning("the probe of admissions failed: %s", type(exc).__name__)
-                self.record_failure()
-            else:
-                if time.monotonic() > self._failed_at + _QUIET_SECONDS or self._owners == {None}:
-                    self.record_success()
+        if not self.is_quiet:
+            return
+        try:
+            await probe()
+        except Exception as exc:
+            # An outage and a wait for a lock are in the log already.
+            if not isinstance(exc, Unavailable):
+                logger.warning("the probe of admissions failed: %s", type(exc).__name__)
+            self.record_failure()
+        else:
+            if time.monotonic() > self._failed_at + _QUIET_SECONDS or self._owners == {None}:
+                self.record_success()
 
     def _clear(self) -> None:
         if self.is_failing:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 from django.db import connection
 
+from billing import open_transactions
 from billing.open_transactions import (
     OpenTransactionCollector,
     OpenTransactions,
@@ -72,14 +74,14 @@ def test_a_long_transaction_is_logged_once_a_minute(
     transactional_db: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = [1_000.0]
-    monkeypatch.setattr("billing.open_transactions.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(open_transactions, "time", SimpleNamespace(monotonic=lambda: now[0]))
     transactions = OpenTransactions()
     with session_after(WRITE) as pid, caplog.at_level(logging.WARNING, LOGGER):
-        monkeypatch.setattr("billing.open_transactions.LONG_SECONDS", 3600.0)
+        monkeypatch.setattr(open_transactions, "LONG_SECONDS", 3600.0)
         transactions.report()
         assert mentions(caplog, pid) == 0
 
-        monkeypatch.setattr("billing.open_transactions.LONG_SECONDS", 0.0)
+        monkeypatch.setattr(open_transactions, "LONG_SECONDS", 0.0)
         transactions.report()
         now[0] += 59
         transactions.report()

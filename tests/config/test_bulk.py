@@ -6,12 +6,14 @@ import csv
 import io
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from django.core.management.base import CommandError, OutputWrapper
 from hypothesis import given
 from hypothesis import strategies as st
 
+from config.bulk import files
 from config.bulk.cells import escape_formula, unescape_formula, write_line
 from config.bulk.files import with_progress, write_output
 from config.bulk.tables import (
@@ -147,7 +149,7 @@ class Terminal(io.StringIO):
 
 def test_progress_is_printed_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 1.0, 1.2, 2.0, 2.0])
-    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    monkeypatch.setattr(files, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     pipe, terminal = io.StringIO(), Terminal()
     lines = [b"12345", b"67890", b"12345"]
     assert list(with_progress(lines, OutputWrapper(pipe), size=20)) == lines
@@ -163,7 +165,7 @@ def test_progress_is_printed_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch)
 
 def test_the_time_left_is_omitted_without_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 1.0, 1.0])
-    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    monkeypatch.setattr(files, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     terminal = Terminal()
     assert list(with_progress([b"x"], OutputWrapper(terminal))) == [b"x"]
     assert terminal.getvalue() == "\r\x1b[K1 lines, 1/s\r\x1b[K1 lines in 1.0 s\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -22,27 +22,6 @@ def advance(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
         clock.now += seconds
 
     return move
-
-
-def run_probe(admissions: Admissions, probe: Callable[[], Awaitable[None]]) -> None:
-    """Runs one round of the probes."""
-
-    async def run() -> None:
-        async def end_after_one(seconds: float) -> None:
-            if rounds:
-                raise asyncio.CancelledError
-            rounds.append(seconds)
-
-        rounds: list[float] = []
-        real, module.asyncio.sleep = asyncio.sleep, end_after_one  # type: ignore[assignment]
-        try:
-            await admissions.keep_probing(probe)
-        except asyncio.CancelledError:
-            pass
-        finally:
-            module.asyncio.sleep = real  # type: ignore[assignment]
-
-    asyncio.run(run())
 
 
 async def succeed() -> None:
@@ -83,7 +62,7 @@ def test_one_organization_does_not_make_a_worker_unready(advance: Callable[[floa
         admissions.record_failure("one")
         advance(1)
     assert not admissions.is_failing
-    run_probe(admissions, succeed)
+    asyncio.run(admissions.probe_once(succeed))
     admissions.record_failure("other")
     advance(1.1)
     admissions.record_failure("one")
@@ -98,21 +77,21 @@ def test_probes_end_the_failing_state_only_without_requests(
         admissions.record_failure(name)
         advance(1)
     assert admissions.is_failing
-    run_probe(admissions, succeed)
+    asyncio.run(admissions.probe_once(succeed))
     assert admissions.is_failing
     advance(5)
-    run_probe(admissions, succeed)
+    asyncio.run(admissions.probe_once(succeed))
     assert not admissions.is_failing
 
 
 def test_probes_that_fail_make_a_quiet_worker_unready(advance: Callable[[float], None]) -> None:
     admissions = Admissions()
-    run_probe(admissions, fail)
+    asyncio.run(admissions.probe_once(fail))
     assert not admissions.is_failing
     advance(1)
-    run_probe(admissions, fail)
+    asyncio.run(admissions.probe_once(fail))
     assert admissions.is_failing
-    run_probe(admissions, succeed)
+    asyncio.run(admissions.probe_once(succeed))
     assert not admissions.is_failing
 
 
@@ -120,9 +99,9 @@ def test_a_busy_worker_is_not_probed(advance: Callable[[float], None]) -> None:
     admissions = Admissions()
     admissions.record_success()
     advance(4)
-    run_probe(admissions, fail)
+    asyncio.run(admissions.probe_once(fail))
     advance(0.5)
-    run_probe(admissions, fail)
+    asyncio.run(admissions.probe_once(fail))
     assert not admissions.is_failing
     assert not admissions.is_quiet
     advance(1)
