@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Final, Self
 
 import msgspec
@@ -46,6 +47,7 @@ class KnownModels:
     of_model: dict[str, list[EndpointRow]] = field(default_factory=lambda: defaultdict(list))
     delisted: set[str] = field(default_factory=set)
     taken: set[str] = field(default_factory=set)
+    _added: set[tuple[str, str]] = field(default_factory=set)
     _spelled: dict[str, set[tuple[Rank, str]]] = field(default_factory=lambda: defaultdict(set))
 
     @classmethod
@@ -80,6 +82,7 @@ class KnownModels:
         """Adds an endpoint of a listed model, as it will be known when it is stored."""
         key = endpoint.provider, endpoint.upstream_model_id.lower()
         if self.endpoints.setdefault(key, endpoint) is endpoint:
+            self._added.add(key)
             self.of_model[endpoint.model].append(endpoint)
             self._spell(endpoint.model)
 
@@ -141,11 +144,19 @@ class KnownModels:
         return self.endpoints.get((deployment.server.family, deployment.upstream_id.lower()))
 
     def find_template(self, deployment: Deployment, model: str) -> EndpointRow | None:
-        """Returns an endpoint with the price of a model: of the same provider, or the cheapest."""
+        """Returns an endpoint with the price of a model: of the same provider, or the cheapest.
+
+        The prices of a file are those of its own servers, and what is free is mostly a server of
+        one's own: either counts for another endpoint only where no other price is known.
+        """
         if (exact := self._find_exact(deployment)) is not None:
             return exact
         rows = self._rows_at(deployment.server, model) or self.of_model.get(model, [])
-        return min(rows, key=lambda row: price_of(row).completion, default=None)
+        rows = [row for row in rows if not price_of(row).is_free] or rows
+        listed = [
+            row for row in rows if (row.provider, row.upstream_model_id.lower()) not in self._added
+        ]
+        return min(listed or rows, key=_cost_of, default=None)
 
     def leave_price(self, gateway: GatewayFile, deployment: Deployment, model: str) -> None:
         """Leaves out the price of a dated snapshot that the catalogue knows by another date."""
@@ -181,6 +192,12 @@ class KnownModels:
         except msgspec.ValidationError as exc:
             raise NotTaken(f"the price: {exc}") from None
         return {"pricing": pricing, "lines": lines or None, "source": "", "as_of": None}
+
+
+def _cost_of(row: EndpointRow) -> tuple[Decimal, Decimal]:
+    """Returns what rows of a model are compared by, in USD: tokens of text, then all else."""
+    price = price_of(row)
+    return price.of_text, sum((rule.price for rule in price.rules), price.request)
 
 
 def _spellings(deployment: Deployment) -> Iterator[tuple[str, str]]:

@@ -60,6 +60,57 @@ def test_an_entry_may_lack_what_a_later_one_has(file: Path) -> None:
     assert aliases()["own"] == [rows[0].model.slug]
 
 
+OWN = {"model": "hosted_vllm/openai/gpt-oss-20b", "api_base": SERVERS[0]}
+BOUGHT = ("bought", {"model": "novita/openai/gpt-oss-20b", "api_key": KEY})
+
+
+def own_at(rate: float) -> tuple[str, dict[str, Any]]:
+    return "own", {**OWN, "input_cost_per_token": rate, "output_cost_per_token": rate}
+
+
+def prices() -> dict[str, tuple[str, str]]:
+    """The rates of a prompt and of a completion, by the providers that ask for them."""
+    found = ModelEndpoint.objects.select_related("provider", "price")
+    return {
+        each.provider.slug: (each.price.price.text("prompt"), each.price.price.text("completion"))
+        for each in found
+    }
+
+
+@pytest.mark.parametrize(("rate", "text"), [(0, "0"), (1e-9, "0.000000001")])
+@pytest.mark.parametrize("step", [1, -1])
+def test_the_price_of_a_server_of_ones_own_is_no_other_ones(
+    file: Path, rate: float, text: str, step: int
+) -> None:
+    file.write_text(write_entries(*[own_at(rate), BOUGHT][::step]))
+    load_twice(file)
+    assert prices() == {"server": (text, text), "novita": ("0.00000003", "0.00000014")}
+
+
+def test_a_server_that_was_free_before_makes_no_other_one_free(file: Path) -> None:
+    for entry in (own_at(0), BOUGHT):
+        file.write_text(write_entries(entry))
+        load(file)
+    assert prices() == {"server": ("0", "0"), "novita": ("0.00000003", "0.00000014")}
+
+
+@pytest.mark.parametrize(
+    ("model", "rates"),
+    [
+        # Of the two in the catalogue, the first one is ten times as dear.
+        ("Qwen/Qwen3-Embedding-8B", ["0.00000001"]),
+        ("openai/tts-1-hd", ["0", "0.00003"]),
+    ],
+)
+def test_a_price_that_is_not_of_completions_is_the_cheapest_too(
+    file: Path, model: str, rates: list[str]
+) -> None:
+    file.write_text(write_entries(("ours", {"model": f"novita/{model}", "api_key": KEY})))
+    load_twice(file)
+    price = ModelEndpoint.objects.get().price.price
+    assert [price.text("prompt"), *(f"{rule.price:f}" for rule in price.rules)] == rates
+
+
 @pytest.mark.parametrize(
     ("cloud", "keyed", "keyless"),
     [
