@@ -185,10 +185,16 @@ class KnownModels:
             }
         try:
             pricing = msgspec.convert({**_ZEROS, **stated}, Pricing)
+            lines = msgspec.convert(list(deployment.lines), list[Line])
             if template is not None and not stated.keys() >= _ZEROS.keys():
                 rates = {name: getattr(pricing, name) for name in stated}
                 pricing = msgspec.structs.replace(template.pricing, **rates)
-            lines = msgspec.convert(list(deployment.lines), list[Line])
+                named = {(line.billable, line.variant) for line in lines}
+                lines += [
+                    line
+                    for line in template.lines or ()
+                    if (line.billable, line.variant) not in named
+                ]
         except msgspec.ValidationError as exc:
             raise NotTaken(f"the price: {exc}") from None
         return {"pricing": pricing, "lines": lines or None, "source": "", "as_of": None}

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from catalog.models import ModelAlias, ModelEndpoint, Provider
+from catalog.rows import endpoint_row
 from config.egress import EgressPolicy
 from tests.support import factories
 from tests.support.operators.gateways import UNKNOWN, left_out, load, load_twice, write_entries
@@ -109,6 +110,19 @@ def test_a_price_that_is_not_of_completions_is_the_cheapest_too(
     load_twice(file)
     price = ModelEndpoint.objects.get().price.price
     assert [price.text("prompt"), *(f"{rule.price:f}" for rule in price.rules)] == rates
+
+
+def test_what_a_partly_stated_price_does_not_say_is_that_of_the_catalogue(file: Path) -> None:
+    params = {"model": "perplexity/sonar-deep-research", "api_key": KEY}
+    file.write_text(write_entries(("research", {**params, "input_cost_per_token": 1.8e-6})))
+    load_twice(file)
+    row = endpoint_row(ModelEndpoint.objects.select_related("price").get())
+    assert (row.pricing.prompt, row.pricing.completion) == ("0.0000018", "0.000008")
+    assert [(line.billable, line.variant, line.price, line.most) for line in row.lines or ()] == [
+        ("prompt", "citation", "0.000002", 100_000),
+        ("reasoning", "research", "0.000003", 400_000),
+        ("search", "unasked", "0.005", 60),
+    ]
 
 
 @pytest.mark.parametrize(
