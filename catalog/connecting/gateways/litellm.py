@@ -92,6 +92,9 @@ _FIREWORKS: Final = "accounts/fireworks/"
 # text, LiteLLM means the seconds that an answer takes.
 _UNITS: Final = re.compile(r"(?:in|out)put_cost_per_(?:second|character)")
 _UNIT_OUTPUTS: Final = frozenset(("speech", "transcription"))
+# The outputs without tokens, and the rates of whole answers.
+_WORDLESS: Final = frozenset(("embeddings", "rerank"))
+_WHOLE: Final = ("image_output", "request")
 _TOKENS: Final = {"prompt": "input_cost_per_token", "completion": "output_cost_per_token"}
 _LIMITS: Final = {"rpm": "requests_per_minute", "tpm": "tokens_per_minute"}
 _TIMES: Final = {"timeout": "headers", "stream_timeout": "first_event"}
@@ -481,11 +484,13 @@ def _read_price(
     if not stated:
         return None, ()
     pricing, lines = read_stated_price({**stated, "mode": mode})
-    if output == _TEXT and "tiered_pricing" not in stated:
-        for rate, name in (
-            ("prompt", "input_cost_per_token"),
-            ("completion", "output_cost_per_token"),
-        ):
+    # A rate of a whole answer, such as a picture or a second, leaves nothing to those of tokens.
+    is_whole = output != _TEXT and (
+        any(line["billable"] != "prompt" for line in lines)
+        or any(pricing.get(rate, "0") != "0" for rate in _WHOLE)
+    )
+    if output not in _WORDLESS and not is_whole and "tiered_pricing" not in stated:
+        for rate, name in _TOKENS.items():
             if name not in stated and pricing.get(rate) == "0":
                 del pricing[rate]
     return pricing, lines

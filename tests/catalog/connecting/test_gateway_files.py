@@ -201,6 +201,41 @@ def test_a_route_to_another_interface_of_a_cloud_is_left_out(route: str) -> None
             {"prompt": "0", "completion": "0"},
             [],
         ),
+        ("audio_transcription", {"input_cost_per_token": 0.1}, {"prompt": "0.1"}, []),
+        ("audio_speech", {"input_cost_per_token": 0.1}, {"prompt": "0.1"}, []),
+        (
+            "audio_speech",
+            {"output_cost_per_audio_token": 0.1},
+            {"completion": "0.1", "audio_output": "0.1"},
+            [],
+        ),
+        ("image_generation", {"input_cost_per_token": 0.1}, {"prompt": "0.1"}, []),
+        # The tokens of a picture in the prompt are no price of the answer.
+        (
+            "image_generation",
+            {"input_cost_per_token": 0.1, "input_cost_per_image_token": 0.2},
+            {"prompt": "0.1"},
+            [],
+        ),
+        (
+            "image_generation",
+            {"input_cost_per_token": 0, "output_cost_per_token": 0},
+            {"prompt": "0", "completion": "0"},
+            [],
+        ),
+        (
+            "image_generation",
+            {"input_cost_per_token": 0.1, "output_cost_per_image": 0.2},
+            {"prompt": "0.1", "completion": "0", "image_output": "0.2"},
+            [],
+        ),
+        (
+            "image_generation",
+            {"input_cost_per_request": 0.1},
+            {"prompt": "0", "completion": "0", "request": "0.1"},
+            [],
+        ),
+        ("embedding", {"input_cost_per_token": 0.1}, {"prompt": "0.1", "completion": "0"}, []),
     ],
 )
 def test_a_rate_that_is_not_stated_is_left_to_the_catalogue(

@@ -125,6 +125,30 @@ def test_what_a_partly_stated_price_does_not_say_is_that_of_the_catalogue(file: 
     ]
 
 
+def write_generator(file: Path, params: dict[str, Any]) -> None:
+    entry = {"model_name": "draw", "litellm_params": {"api_key": KEY, **params}}
+    listed = [{**entry, "model_info": {"mode": "image_generation"}}]
+    file.write_text(json.dumps({"model_list": listed}))
+
+
+def test_pictures_without_a_price_in_the_file_cost_what_the_catalogue_says(file: Path) -> None:
+    stated = {"input_cost_per_token": 4e-6, "input_cost_per_image_token": 7e-6}
+    write_generator(file, {"model": "openai/gpt-image-2", **stated})
+    load_twice(file)
+    row = endpoint_row(ModelEndpoint.objects.select_related("price").get())
+    assert (row.pricing.prompt, row.pricing.completion) == ("0.000004", "0.00003")
+    assert row.pricing.image_token == "0.00003"
+    assert [(line.variant, line.price) for line in row.lines or ()] == [("image", "0.000007")]
+
+
+def test_pictures_that_nobody_has_a_price_for_are_left_out(file: Path) -> None:
+    own = {"model": "hosted_vllm/sdxl", "api_base": SERVERS[0], "input_cost_per_token": 4e-6}
+    write_generator(file, own)
+    [(_, _, reason)] = left_out(load_twice(file))
+    assert "the file lacks the price of the prompt and of the completion" in reason
+    assert not ModelEndpoint.objects.exists()
+
+
 @pytest.mark.parametrize(
     ("cloud", "keyed", "keyless"),
     [
