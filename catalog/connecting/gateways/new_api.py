@@ -86,7 +86,10 @@ _TAKEN: Final = frozenset(
 )  # fmt: skip
 # Values of members that change nothing.
 _EMPTY: Final = (None, "", "{}", "[]", False)
-_DEFAULTS: Final = {"group": "default", "auto_ban": 1}
+_DEFAULT_GROUP: Final = "default"
+# Values that other members have by themselves, and members whose own members are switches.
+_DEFAULTS: Final = {"auto_ban": 1}
+_SWITCHES: Final = ("setting", "settings")
 # Exports of some databases have all numbers as texts.
 _NUMBERS: Final = ("type", "status", "created_time", "auto_ban", *_SHARES)
 _DIGITS: Final = re.compile(r"-?[0-9]{1,18}")
@@ -126,7 +129,7 @@ def read_channels(text: str, servers: Servers) -> GatewayFile:
 
 def _leave_members(name: str, channel: Entry, kind: _Kind, found: GatewayFile) -> None:
     line, routing = channel.line, _read_routing(channel)
-    if channel.get("group") not in (*_EMPTY, _DEFAULTS["group"]):
+    if channel.get("group") not in (*_EMPTY, _DEFAULT_GROUP):
         found.leave_out(line, name, f"group: {ACCESS}")
     used = {*_TAKEN, "other"} if kind.family in ("azure", "google-vertex") else _TAKEN
     found.leave_members(
@@ -144,13 +147,16 @@ def _leave_members(name: str, channel: Entry, kind: _Kind, found: GatewayFile) -
 def _says(channel: Entry, name: str) -> bool:
     """Returns whether a member changes anything; forms write all their switches as they are."""
     value = channel[name]
+    if name in _DEFAULTS:
+        return bool(value != _DEFAULTS[name])
     try:
-        if isinstance(value, str) and value.startswith("{"):
+        if isinstance(value, str) and value.startswith(("{", "[")):
             value = json.loads(value)
     except (ValueError, RecursionError):
         return True
-    stated = value.values() if isinstance(value, dict) else (value,)
-    return any(each not in (*_EMPTY, _DEFAULTS.get(name)) for each in stated)
+    if name in _SWITCHES and isinstance(value, dict):
+        return any(each not in _EMPTY for each in value.values())
+    return bool(value) if isinstance(value, dict | list) else value not in _EMPTY
 
 
 def _read_object(channel: Entry, name: str) -> dict[str, Any]:

@@ -409,11 +409,27 @@ def test_groups_and_teams_have_the_same_words_from_both() -> None:
     assert reasons(read_channel(1, group="vip")) == [f"group: {words}"]
 
 
-def test_switches_that_are_off_are_not_named() -> None:
-    found = read_channel(
-        1, setting='{"proxy": "", "force_format": false}', settings='{"azure": true}', tag=None
-    )
-    assert reasons(found) == ["settings: no counterpart"]
+@pytest.mark.parametrize(
+    ("members", "named"),
+    [
+        (
+            {
+                "setting": '{"proxy": "", "force_format": false}', "settings": '{"azure": true}',
+                "tag": None, "param_override": "{ }", "header_override": {}, "auto_ban": 1,
+                "need_reconcile": 0, "status_code_mapping": "",
+            },
+            "settings",
+        ),
+        # What overrides a parameter says something whatever its value is.
+        ({"param_override": '{"enable_thinking": false}'}, "param_override"),
+        ({"param_override": {"temperature": 0}}, "param_override"),
+        ({"header_override": {"Referer": ""}}, "header_override"),
+        ({"auto_ban": 0}, "auto_ban"),
+        ({"auto_ban": "0"}, "auto_ban"),
+    ],
+)  # fmt: skip
+def test_switches_that_are_off_are_not_named(members: dict[str, Any], named: str) -> None:
+    assert reasons(read_channel(1, **members)) == [f"{named}: no counterpart"]
 
 
 def test_a_name_that_cannot_be_used_leaves_the_others() -> None:
