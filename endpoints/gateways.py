@@ -68,7 +68,7 @@ def apply(
     report = GatewayReport.of_kinds(PROVIDERS, imports.KIND, CREDENTIALS, ALIASES, dry_run=dry_run)
     with transaction.atomic():
         plan = _Plan(organization_id, gateway, report.counter(on_row))
-        names = take_all(gateway, plan.known, plan.take)
+        names = take_all(gateway, plan.known, lambda each, _: plan.take(each))
         plan.tell_missing()
         try:
             plan.store_credentials()

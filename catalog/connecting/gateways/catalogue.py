@@ -49,6 +49,7 @@ from catalog.rows import (
     endpoint_row,
     find_endpoint_problems,
     find_provider_problems,
+    price_of,
     provider_row,
 )
 from config.bulk.report import Report, RowListener, RowOutcome
@@ -89,6 +90,7 @@ def apply(
         imports.lock_providers()
         plan = _Plan(gateway, KnownModels.load())
         names = take_all(gateway, plan.known, plan.take)
+        plan.tell_repeated()
         for each in gateway.deployments:
             if each.name in names and len(names[each.name][1]) > 1:
                 gateway.leave(each, _NOT_SHARED)
@@ -105,12 +107,15 @@ def apply(
     return report
 
 
-def take_all(gateway: GatewayFile, known: KnownModels, take: Callable[[Deployment], str]) -> Names:
+def take_all(
+    gateway: GatewayFile, known: KnownModels, take: Callable[[Deployment, int], str]
+) -> Names:
     """Takes all that a file deploys, and leaves out the rest.
 
-    ``take`` returns the public name of a deployment's model, or raises :class:`NotTaken`. What is
-    not taken is tried again as long as others are: they may have its key, or the price of its
-    model, as they will have when the file is imported again.
+    ``take`` gets a deployment and its place in the file, of which the earlier one counts. It
+    returns the public name of the model, or raises :class:`NotTaken`. What is not taken is tried
+    again as long as others are: they may have its key, or the price of its model, as they will have
+    when the file is imported again.
     """
     taken: list[tuple[int, Deployment, str]] = []
 
@@ -119,7 +124,7 @@ def take_all(gateway: GatewayFile, known: KnownModels, take: Callable[[Deploymen
             failed = {}
             for place, deployment in waiting:
                 try:
-                    taken.append((place, deployment, take(deployment)))
+                    taken.append((place, deployment, take(deployment, place)))
                 except NotTaken as exc:
                     failed[place] = deployment, str(exc)
             if len(failed) == len(waiting):
@@ -217,6 +222,8 @@ class _Plan:
         self.providers: dict[str, ProviderRow] = {}
         self.models: dict[str, ModelRow] = {}
         self.endpoints: dict[tuple[str, str, str, str], EndpointRow] = {}
+        self._places: dict[tuple[str, str, str, str], int] = {}
+        self._takes: list[tuple[Deployment, EndpointRow]] = []
         self.secrets: dict[str, Secret] = {}
         self._stored = list(Provider.objects.order_by("slug"))
         self._stored_endpoints: dict[tuple[str, str], ModelEndpoint] = {
@@ -230,6 +237,12 @@ class _Plan:
         self._limits: dict[str, list[Deployment]] = defaultdict(list)
         self._made: dict[str, str] = {}
         self._own: dict[str, set[str]] = defaultdict(set)
+
+    def tell_repeated(self) -> None:
+        """Leaves out the terms of entries whose endpoint has those of an entry before."""
+        for deployment, row in self._takes:
+            if _lacks_terms(self.endpoints[endpoint_key(row)], row, deployment):
+                self.gateway.leave(deployment, REPEATED)
 
     def tell_others(self, names: Names) -> None:
         """Leaves out that a name meant some endpoints of its model, not those of all providers."""
@@ -267,10 +280,11 @@ class _Plan:
                 )
         return list(self.providers.values())
 
-    def take(self, deployment: Deployment) -> str:
+    def take(self, deployment: Deployment, place: int) -> str:
         """Plans the rows of a deployment; returns the public name of its model.
 
-        Raises :class:`NotTaken`.
+        An entry that has waited for its key may come before one that had it. Raises
+        :class:`NotTaken`.
         """
         row = self._find_provider(deployment)
         slug = self.known.find_model(deployment)
@@ -291,9 +305,10 @@ class _Plan:
             raise NotTaken(problem)
         if slug is None:
             slug = endpoint.model = self._make_model(deployment, row)
-        first = self.endpoints.setdefault(endpoint_key(endpoint), endpoint)
-        if first != endpoint and deployment.has_terms:
-            self.gateway.leave(deployment, REPEATED)
+        key = endpoint_key(endpoint)
+        if place <= self._places.get(key, place):
+            self._places[key], self.endpoints[key] = place, endpoint
+        self._takes.append((deployment, endpoint))
         if stored is None:
             self.known.leave_price(self.gateway, deployment, slug)
         self.known.add(endpoint)
@@ -410,6 +425,23 @@ class _Plan:
         taken |= self.known.providers.keys()
         row = make_provider(kind, base_url, dialect, taken)
         return msgspec.structs.replace(row, keyless=True) if is_keyless else row
+
+
+def _lacks_terms(row: EndpointRow, own: EndpointRow, deployment: Deployment) -> bool:
+    """Returns whether an endpoint's row lacks a term that a deployment states.
+
+    ``own`` is the row that the endpoint would have from the deployment alone.
+    """
+    if deployment.pricing is not None and price_of(row) != price_of(own):
+        return True
+    times = row.timeouts or Timeouts()
+    lengths = (
+        (deployment.context_length, row.context_length),
+        (deployment.max_completion_tokens, row.max_completion_tokens),
+    )
+    return any(getattr(times, name) != value for name, value in deployment.timeouts.items()) or any(
+        stated and stated != found for stated, found in lengths
+    )
 
 
 def check_secret(deployment: Deployment) -> None:

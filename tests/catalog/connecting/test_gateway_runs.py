@@ -61,6 +61,31 @@ def test_an_entry_may_lack_what_a_later_one_has(file: Path) -> None:
     assert aliases()["own"] == [rows[0].model.slug]
 
 
+REPEATED = "its price, lengths, time limits and share: an entry before has the same endpoint"
+
+
+def test_of_two_entries_for_an_endpoint_the_earlier_one_counts_though_it_waits(file: Path) -> None:
+    params = {"model": "openai/gpt-4o", "stream_timeout": 30}
+    later = {**params, "api_key": KEY, "stream_timeout": 60}
+    file.write_text(write_entries(("ours", {**params, **PRICES}), ("ours", later)))
+    assert left_out(load_twice(file)) == [(3, "ours", REPEATED)]
+    endpoint = ModelEndpoint.objects.get()
+    assert (endpoint.first_event_timeout, endpoint.price.price.text("prompt")) == (30, "0.000001")
+
+
+def test_an_entry_that_waits_for_its_price_has_its_own_limits(file: Path) -> None:
+    params = {"model": "hosted_vllm/own-x", "api_base": SERVERS[0]}
+    priced = {**params, **PRICES, "stream_timeout": 60}
+    file.write_text(
+        write_entries(
+            ("own", {**params, "stream_timeout": 30}), ("own", priced), ("own", {**params})
+        )
+    )
+    assert left_out(load_twice(file)) == [(3, "own", REPEATED)]
+    endpoint = ModelEndpoint.objects.get()
+    assert (endpoint.first_event_timeout, endpoint.price.price.text("prompt")) == (30, "0.000001")
+
+
 OWN = {"model": "hosted_vllm/openai/gpt-oss-20b", "api_base": SERVERS[0]}
 BOUGHT = ("bought", {"model": "novita/openai/gpt-oss-20b", "api_key": KEY})
 
