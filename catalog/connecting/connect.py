@@ -172,7 +172,7 @@ def store(found: Inspection, *, dry_run: bool = False) -> StoredConnection:
         if not endpoints:
             raise ConnectRefused(
                 "None of these models could be called: an operator took them out of the catalogue, "
-                "or their prices are not numbers. List them again in the console."
+                "or their prices cannot be read. List them again in the console."
             )
         tested = None if found.test is None else found.test.model
         connection = StoredConnection(
@@ -296,7 +296,7 @@ def _inspect_server(wish: ConnectWish, base_url: str) -> Inspection:
     if server.base_url != base_url:
         notes.append(f"The base URL is {server.base_url}: the server has its list there.")
     if lost := [model.upstream_id for model in added if priced[model.upstream_id] is None]:
-        notes.append(f"Left out, because their prices are not numbers: {name_some(lost)}.")
+        notes.append(f"Left out, because their prices cannot be read: {name_some(lost)}.")
     if any(model.pricing is None for model in made):
         notes.append("The models cost nothing until a price is set in the console.")
     return Inspection(
@@ -409,15 +409,22 @@ def make_model(model: ServedModel, slug: str, provider_name: str) -> ModelRow:
 
 
 def _read_pricing(model: ServedModel) -> Pricing | None:
-    """Returns the price of a model: what the list says, else 0; ``None`` if unreadable."""
+    """Returns the price of a model: what the list says, else 0; ``None`` if unreadable.
+
+    A price without the rates of prompt and completion has other names or units for them.
+    """
+    if model.pricing is None:
+        return msgspec.convert(_FREE, Pricing)
     known = Pricing.__struct_fields__
-    stated = {name: value for name, value in (model.pricing or {}).items() if name in known}
+    stated = {name: value for name, value in model.pricing.items() if name in known}
     try:
-        pricing = msgspec.convert(_FREE | stated, Pricing)
-        read_price(pricing)
+        pricing = msgspec.convert(stated, Pricing)
+        price = read_price(pricing)
     except (msgspec.ValidationError, InvalidPricing):
         return None
-    return pricing
+    is_billed = price.bills_images or price.bills_completions or price.request
+    # The price of a picture in the prompt is none of those that the model makes.
+    return None if model.output == "image" and price.image and not is_billed else pricing
 
 
 # A provider of the bundle.

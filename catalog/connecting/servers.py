@@ -90,7 +90,7 @@ def read_model(row: dict[str, Any]) -> ServedModel:
         row["id"],
         _find_context(row),
         outputs[0] if is_stated and outputs is not None else guess_output(row["id"]),
-        pricing if isinstance(pricing, dict) else None,
+        pricing if isinstance(pricing, dict) and pricing else None,
         tuple(each for each in _INPUTS if isinstance(inputs, list) and each in inputs),
     )
 

@@ -448,4 +448,46 @@ def test_a_gateway_keeps_its_prices_and_modalities() -> None:
     assert endpoint.model.input_modalities == ["text", "image"]
     assert endpoint.model.modality == "text+image->text"
     assert f"{endpoint.price.completion.normalize():f}" == "0.000002"
-    assert notes == "Left out, because their prices are not numbers: acme/auto.\n"
+    assert notes == "Left out, because their prices cannot be read: acme/auto.\n"
+
+
+@pytest.mark.parametrize(
+    ("pricing", "output"),
+    [
+        ({"input": "0.000001", "output": "0.000002", "input_cache_read": "0.0000001"}, "text"),
+        ({"prompt": "0.000001"}, "text"),
+        ({"image": "0.04"}, "image"),
+        # It is the price of a picture that the model is sent.
+        ({"prompt": "0.000001", "completion": "0", "image": "0.04"}, "image"),
+    ],
+)
+def test_a_price_that_does_not_say_what_an_answer_costs_leaves_its_model_out(
+    pricing: dict[str, str], output: str
+) -> None:
+    makes = {"output_modalities": [output]}
+    rows = [
+        {"id": "acme/paid", "pricing": {"prompt": "0.000001", "completion": "0.000002"}},
+        {"id": "acme/other", "pricing": pricing, "architecture": makes},
+    ]
+    with serving(answer_models(rows)) as server:
+        found, notes = connect(url_of(server), "--allow")
+    assert found["models"] == ["server/paid"]
+    assert notes == "Left out, because their prices cannot be read: acme/other.\n"
+
+
+@pytest.mark.parametrize(
+    ("pricing", "note"),
+    [
+        ({}, "The models cost nothing until a price is set in the console.\n"),
+        ({"prompt": "0", "completion": "0", "image_output": "0.04", "image": "0.04"}, ""),
+    ],
+)
+def test_a_model_of_pictures_is_taken_with_what_its_list_says(
+    pricing: dict[str, str], note: str
+) -> None:
+    makes = {"output_modalities": ["image"]}
+    with serving(
+        answer_models([{"id": "acme/draw", "pricing": pricing, "architecture": makes}])
+    ) as server:
+        found, notes = connect(url_of(server), "--allow")
+    assert (found["models"], notes) == (["server/draw"], note)
