@@ -108,7 +108,7 @@ def test_an_endpoint_that_cannot_be_changed_stays_behind_its_name(
     factories.make_validation(endpoint, ByokCredential.objects.get())
     endpoint.activate()
     aliases = dict(ModelAlias.objects.values_list("name", "targets"))
-    rows[0][1]["timeout"] = 20
+    rows[0][1]["stream_timeout"] = 20
     file.write_text(write_entries(*rows, router_settings=settings))
     reason = "the endpoint is active; only a draft can be changed"
     assert left_out(load(file, *owner)) == [(2, "falcon-eu", reason)]

@@ -46,6 +46,7 @@ model_list:
 NO_LIMITS = (
     "a private endpoint has no limits; those of keys and workspaces are in docs/rate-limits.md"
 )
+OF_STREAMS = "timeout: it bounds streams, not plain answers, see docs/time-limits.md"
 NOT_AGAIN = "its price, lengths, time limits and share: an entry before has the same endpoint"
 NO_PRICE = (
     "the catalogue does not have the model, and the file lacks the price of a text model of the "
@@ -97,7 +98,9 @@ def test_deployments_become_drafts_with_credentials(
     report = load(tenant.organization.pk, file)
     assert report["created"] == counts(1, 2, 2, 1)
     assert [(each["line"], each["name"], each["reason"]) for each in report["left_out"]] == [
+        (3, "ours", OF_STREAMS),
         (3, "ours", f"requests_per_minute: {NO_LIMITS}"),
+        (9, "ours", OF_STREAMS),
         (9, "ours", NOT_AGAIN),
         (21, "strange", NO_PRICE),
     ]

@@ -98,6 +98,7 @@ _WHOLE: Final = ("image_output", "request")
 _TOKENS: Final = {"prompt": "input_cost_per_token", "completion": "output_cost_per_token"}
 _LIMITS: Final = {"rpm": "requests_per_minute", "tpm": "tokens_per_minute"}
 _TIMES: Final = {"timeout": "headers", "stream_timeout": "first_event"}
+_OF_STREAMS: Final = "timeout: it bounds streams, not plain answers, see docs/time-limits.md"
 _LENGTHS: Final = {
     "max_input_tokens": "context_length", "max_output_tokens": "max_completion_tokens",
 }  # fmt: skip
@@ -371,6 +372,8 @@ def _read_deployment(
     unsent = source.find_unsent(members)
     if unsent and secret == NO_SECRET and members.text("api_key") is None:
         found.leave(deployment, f"its key: {unsent} is not sent to this address; state api_key")
+    if _TIMES["timeout"] in deployment.timeouts:
+        found.leave(deployment, _OF_STREAMS)
     return deployment
 
 

@@ -106,6 +106,7 @@ def test_deployments_of_one_name_share_a_model(settings: Any) -> None:
 
 def test_what_has_no_counterpart_is_named_with_its_line() -> None:
     assert left_out(load("balanced.yaml")) == [
+        (3, "gpt-4o", "timeout: it bounds streams, not plain answers, see docs/time-limits.md"),
         (3, "gpt-4o", f"litellm_params.weight: {SHARED}"),
         (27, "claude-cheap", "litellm_params.temperature: no counterpart"),
         (31, "llama", "model_info.id: no counterpart"),
