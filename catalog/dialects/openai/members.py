@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from catalog.dialects.base import InvalidReply, parse_error, read_count, read_usage
 from catalog.dialects.shared.raw import first_byte, is_empty, is_null, measure_value
-from catalog.dialects.shared.replies import UNSIGNED_FORMAT
+from catalog.dialects.shared.replies import UNSIGNED_FORMAT, split_writes
 from catalog.pricing import Usage
 
 Raw = TypeVar("Raw", bytes, msgspec.Raw)
@@ -33,6 +33,8 @@ _COMPLETION_DETAILS: Final = {
     "thinking_tokens": "reasoning", "thoughts_tokens": "reasoning",
     "audio_tokens": "audio_output",
 }  # fmt: skip
+# Of the tokens written to the cache, those that stay for an hour.
+_HOUR: Final = "ephemeral_1h_input_tokens"
 
 
 # Other names that servers of this interface are known to send; any other name becomes "stop".
@@ -308,6 +310,14 @@ class ReportedUsage(msgspec.Struct):
     cache_read_tokens: Any = None
     cache_read_input_tokens: Any = None
     cache_creation_input_tokens: Any = None
+    cache_creation: Any = None
+
+    @property
+    def hour_writes(self) -> Any:
+        """The written tokens that stay for an hour, as LiteLLM and Anthropic tell them apart."""
+        details = self.prompt_tokens_details or self.input_tokens_details
+        inner = find_detail(details, "cache_creation_token_details")
+        return find_detail(inner, _HOUR) or find_detail(self.cache_creation, _HOUR)
 
     @property
     def own_prompt(self) -> Any:
@@ -409,7 +419,8 @@ def parse_usage(fields: dict[str, msgspec.Raw], *, completion: int | None = None
             or usage.cache_read_tokens
             or usage.cache_read_input_tokens
         )
-    parts["cache_write"] = parts.get("cache_write") or usage.cache_creation_input_tokens
+    if written := parts.get("cache_write") or usage.cache_creation_input_tokens:
+        parts |= {"cache_write": written, "cache_write_1h": usage.hour_writes}
     if (searches := usage.searches) is not None:
         parts["searches"] = searches
     if usage.citation_tokens is not None:
@@ -423,6 +434,7 @@ def parse_usage(fields: dict[str, msgspec.Raw], *, completion: int | None = None
     if not prompt or (not made and completion is None):
         prompt, made = _complete(prompt, made, usage.total_tokens)
     counted = read_usage(prompt, made, **parts)
+    counted = split_writes(counted) if written else counted
     if counted is not None and counted.reasoning:
         # Some servers do not count reasoning as part of the completion: the total shows it, or a
         # part that is more than the whole.

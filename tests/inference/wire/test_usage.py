@@ -26,6 +26,11 @@ PRICE: Final = read_pricing(
     {"prompt": "0.000001", "completion": "0.000002", "input_cache_read": "0.0000001",
      "input_cache_write": "0.00000125", "audio": "0.000003", "input_audio_cache": "0.0000003"},
 )  # fmt: skip
+# 2,000 a token that is written for an hour.
+HOURLY: Final = read_pricing(
+    {"prompt": "0.000001", "completion": "0.000002", "input_cache_write": "0.00000125",
+     "input_cache_write_1h": "0.000002"},
+)  # fmt: skip
 PICTURED: Final = read_pricing(
     {"prompt": "0.000001", "completion": "0.000002"},
     {"billable": "image", "unit": "image", "price": "0.04"},
@@ -210,6 +215,14 @@ ROWS: Final = {
     "LiteLLM's written tokens": chat(
         usage(prompt_tokens_details={"cache_creation_tokens": 20}), COUNTS, 43_000),
     "a proxy's written tokens": chat(usage(cache_creation_input_tokens=20), COUNTS, 43_000),
+    "LiteLLM's tokens written for an hour": chat(
+        usage(prompt_tokens_details={
+            "cache_creation_tokens": 20, "cache_creation_token_details":
+            {"ephemeral_5m_input_tokens": 8, "ephemeral_1h_input_tokens": 12}}),
+        COUNTS, 52_000, price=HOURLY, more={"cache_write": 8, "cache_write_1h": 12}),
+    "a proxy's tokens written for an hour": chat(
+        usage(cache_creation_input_tokens=20, cache_creation={"ephemeral_1h_input_tokens": 12}),
+        COUNTS, 52_000, price=HOURLY, more={"cache_write": 8, "cache_write_1h": 12}),
     "thoughts in the completion": chat(
         usage(completion_tokens_details=MADE), COUNTS, PLAIN, more={"reasoning": 3}),
     "thoughts beside the completion": chat(
