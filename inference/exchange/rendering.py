@@ -451,11 +451,14 @@ class NativeRenderer(Renderer):
 
     def _read_usage(self, raw: Any) -> dict[str, Any]:
         """Returns the upstream's usage: the counts of the end, over those of the beginning."""
+        started = self._started_usage
         if not _decode_counts(raw):
-            return self._started_usage  # none, or one that nests too deep to be written
-        latest = _decode_object(raw)
-        return self._started_usage | {
-            name: value for name, value in latest.items() if value is not None
+            return started  # none, or one that nests too deep to be written
+        # Some servers repeat the counts of the beginning as zero.
+        return started | {
+            name: value
+            for name, value in _decode_object(raw).items()
+            if value or (value is not None and not started.get(name))
         }
 
     def _count(self, usage: Usage, body: dict[str, Any], *, is_exact: bool) -> dict[str, Any]:

@@ -434,6 +434,19 @@ def test_a_usage_that_shrinks_costs_what_was_used(site: Site, claude: Upstream) 
     assert found[-2]["usage"]["cost"] == row.cost_nano / 10**9
 
 
+def test_counts_that_the_end_repeats_as_zero_are_those_of_the_beginning(
+    site: Site, claude: Upstream
+) -> None:
+    begun = {"input_tokens": 30, "cache_read_input_tokens": 20, "output_tokens": 0}
+    started = {**STARTED, "message": {**STARTED["message"], "usage": begun}}
+    zeros = {"input_tokens": 0, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 0}
+    ended = {**ENDED[0], "usage": {**zeros, "output_tokens": 4}}
+    found, row = lie(site, claude, started, *BLOCKS, ended, ENDED[1])
+    told = {name: found[-2]["usage"][name] for name in ended["usage"]}
+    assert told == {**zeros, **begun, "output_tokens": 4}
+    assert (row.prompt_tokens, row.cached_tokens, row.completion_tokens) == (50, 20, 4)
+
+
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_a_compaction_of_the_prompt_costs_its_tokens(
     site: Site, claude: Upstream, is_stream: bool
