@@ -18,6 +18,9 @@ from catalog.dialects.shared.raw import Piece
 # second of speech.
 OUTPUT_BYTES: Final = 4
 SPEECH_BYTES: Final = 20 * OUTPUT_BYTES
+# The characters of Base64 that stand for a byte of output: a second of what chat streams, samples
+# of 16 bits at 24 kHz, has 64,000. Compressed sound has fewer, and counts too low.
+_CHAT_CHARACTERS: Final = 64_000 // SPEECH_BYTES
 
 # The extension that a file is sent with, by the name of its format or of its content type.
 _EXTENSIONS: Final = {
@@ -86,6 +89,11 @@ class Length(NamedTuple):
 
     estimate: int
     bound: int
+
+
+def measure_base64(characters: int) -> int:
+    """Returns the bytes of output for which sound in Base64 counts; any sound is one at least."""
+    return max(characters // _CHAT_CHARACTERS, 1) if characters > 0 else 0
 
 
 def find_extension(name: str) -> str | None:

@@ -208,7 +208,8 @@ class Reply(msgspec.Struct):
 
     ``output_bytes`` is the size of the output, from which tokens are estimated when the usage is
     missing, and ``characters`` its letters and digits where the usage may be that of one choice of
-    several. ``choices`` is the number of completions or vectors, ``size`` that of bytes.
+    several. ``sound`` is what of ``output_bytes`` stands for sound in an answer of chat.
+    ``choices`` is the number of completions or vectors, ``size`` that of bytes.
     ``native_finish_reason`` is the provider's own word where no choice has it. ``notes`` say what
     was repaired, and ``pictures`` is the number of pictures in an answer of chat.
     """
@@ -219,6 +220,7 @@ class Reply(msgspec.Struct):
     finish_reason: str | None
     output_bytes: int = 0
     characters: int = 0
+    sound: int = 0
     upstream_id: str | None = None
     choices: int = 1
     size: int = 0
@@ -242,9 +244,9 @@ class Chunk(msgspec.Struct):
     A chunk without choices carries something else, for instance the usage. A chunk with ``repeats``
     stands for several events that equal the previous chunk except for their choices: each item is
     the JSON of the choices of one event without the ``frame`` around it, which all of them share,
-    and ``fields`` is empty. ``characters`` are those of a :class:`Reply`. ``data`` are bytes that
-    pass as they are: of an answer that is no JSON, such as audio, or of an event in the caller's
-    format.
+    and ``fields`` is empty. ``characters`` and ``sound`` are those of a :class:`Reply`. ``data``
+    are bytes that pass as they are: of an answer that is no JSON, such as audio, or of an event in
+    the caller's format.
     ``native_finish_reason`` is the provider's own word where no choice has it, ``pictures`` the
     number of pictures in a chunk of chat, and ``milliseconds`` the length that a whole sound says
     it has, at its end.
@@ -256,6 +258,7 @@ class Chunk(msgspec.Struct):
     finish_reason: str | None = None
     output_bytes: int = 0
     characters: int = 0
+    sound: int = 0
     has_choices: bool = False
     is_done: bool = False
     is_unmarked: bool = False

@@ -89,7 +89,7 @@ def _split_chat(reply: Reply) -> list[Chunk]:
     if chunks:
         first = chunks[0]
         first.output_bytes, first.characters = reply.output_bytes, reply.characters
-        first.pictures = reply.pictures
+        first.pictures, first.sound = reply.pictures, reply.sound
     if reply.usage is not None:
         fields = {**shared, "choices": [], "usage": reply.fields["usage"]}
         chunks.append(Chunk(fields=fields, usage=reply.usage, **common))
@@ -124,6 +124,7 @@ def join_chat(chunks: Iterable[Chunk]) -> Reply:
         reply.output_bytes += chunk.output_bytes
         reply.characters += chunk.characters
         reply.pictures += chunk.pictures
+        reply.sound += chunk.sound
         if chunk.usage is not None:
             reply.usage, fields["usage"] = chunk.usage, chunk.fields["usage"]
         for raw in chunk.repeated_choices or [_encode(chunk.fields.get("choices", []))]:

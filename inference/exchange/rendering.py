@@ -238,7 +238,7 @@ class Renderer:
         Usage is held back for the usage event, which adds the cost to it.
         """
         if chunk.repeats:
-            self._tally.add_output(chunk.output_bytes)
+            self._tally.add_output(chunk.output_bytes, chunk.sound)
             prefix, repeats = self._prefix or self._encode_prefix(), chunk.repeats
             before, after = chunk.frame
             if self._request.is_reasoning_hidden:

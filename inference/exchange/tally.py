@@ -179,9 +179,9 @@ class Tally:
     __slots__ = (
         "_allowance", "_allowed", "_alone", "_believed", "_candidate", "_characters", "_cost",
         "_costed", "_fee_percent", "_has_finished", "_is_after_output", "_is_final", "_is_last",
-        "_length", "_pictures", "_request", "_text", "at", "finish_reason", "has_failed_choice",
-        "native_finish_reason", "output_bytes", "parts", "reported_cost_nano", "upstream_id",
-        "upstream_model", "usage", "usage_body",
+        "_length", "_pictures", "_request", "_sound", "_text", "at", "finish_reason",
+        "has_failed_choice", "native_finish_reason", "output_bytes", "parts", "reported_cost_nano",
+        "upstream_id", "upstream_model", "usage", "usage_body",
     )  # fmt: skip
 
     def __init__(self, request: InferenceRequest, fee_percent: Decimal, at: int = 0) -> None:
@@ -199,6 +199,8 @@ class Tally:
         self._characters = 0
         # The pictures of an answer of chat, which no usage counts.
         self._pictures = 0
+        # What of ``output_bytes`` stands for the sound of an answer of chat.
+        self._sound = 0
         self.usage: Usage | None = None
         # The upstream's usage object as raw JSON.
         self.usage_body: Any = None
@@ -239,6 +241,7 @@ class Tally:
         self.output_bytes += part.output_bytes
         self._characters += part.characters
         self._pictures += part.pictures
+        self._sound += part.sound
         if part.finish_reason is not None and "choices" in part.fields:
             choices, reason, native = normalize_finish_reasons(part.fields["choices"])
             part.fields["choices"] = choices
@@ -261,9 +264,10 @@ class Tally:
             self._is_final = self._is_after_output
             self._length = part.milliseconds
 
-    def add_output(self, output_bytes: int) -> None:
+    def add_output(self, output_bytes: int, sound: int = 0) -> None:
         """Counts output without usage; an earlier usage does not cover all output any more."""
         self.output_bytes += output_bytes
+        self._sound += sound
         self._is_after_output = self._is_final = self._is_last = False
 
     def add_unseen(self, part: Reply | Chunk) -> None:
@@ -324,15 +328,19 @@ class Tally:
         )
 
     def estimate(self) -> Usage:
-        """Estimates the usage from the texts of prompt and output, within what was allowed."""
+        """Estimates the usage from the texts of prompt and output, within what was allowed.
+
+        The sound of an answer of chat has the rate of sound if the request asked for it.
+        """
         request, candidate = self._request, self._candidate
         family = UNKNOWN_FAMILY if candidate is None else candidate.route.family
         if self._text is None:
             # Remembered, because counting a long prompt takes time and every heartbeat needs it.
             self._text = request.text
-        prompt = family.estimate(self._text)
+        prompt, sound = family.estimate(self._text), self._sound // OUTPUT_BYTES
         if OPERATIONS[request.operation].is_written:
-            output = family.estimate_answer(self.output_bytes, self._text)
+            text_bytes = self.output_bytes - self._sound
+            output = sound + family.estimate_answer(text_bytes, self._text)
         elif self._length is None:
             output = -(-self.output_bytes // OUTPUT_BYTES)
         else:
@@ -341,6 +349,8 @@ class Tally:
         estimate = ROWS[request.operation].estimate(
             min(prompt, self._allowance.prompt), min(output, self._allowance.completion), known
         )
+        if sound and self._allowance.has_sound:
+            return replace(estimate, audio_output=min(sound, estimate.completion))
         if self._length is None:
             return estimate
         return replace(estimate, milliseconds=min(self._length, known.milliseconds))
@@ -367,7 +377,8 @@ class Tally:
             return Count(estimate, not self._has_length)
         if usage.completion >= estimate.completion:
             return Count(usage, False)
-        return Count(replace(usage, completion=estimate.completion), True)
+        audio = max(usage.audio_output, estimate.audio_output)
+        return Count(replace(usage, completion=estimate.completion, audio_output=audio), True)
 
     @property
     def _has_length(self) -> bool:

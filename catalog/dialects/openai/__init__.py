@@ -82,14 +82,15 @@ def _parse_text(fields: dict[str, msgspec.Raw]) -> Reply:
 def _build_reply(members: dict[str, Any], choices: list[Choice], notes: set[str]) -> Reply:
     if not choices:
         raise InvalidReply("The answer has no choices.")
-    output_bytes = measure_choices(choices)
+    size, sound = measure_choices(choices)
     return Reply(
         fields={**members},
         model=read_text(members, "model"),
         usage=parse_usage(members) if "usage" in members else find_usage(members),
-        finish_reason=find_finish_reason(choices) or ("stop" if output_bytes else None),
-        output_bytes=output_bytes,
-        characters=measure_choices(choices, count_characters) if choices[1:] else 0,
+        finish_reason=find_finish_reason(choices) or ("stop" if size or sound else None),
+        output_bytes=size + sound,
+        characters=measure_choices(choices, count_characters)[0] if choices[1:] else 0,
+        sound=sound,
         upstream_id=read_text(members, "id"),
         choices=len(choices),
         notes=frozenset(notes),

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from catalog.dialects.audio import measure_base64
 from catalog.dialects.base import InvalidReply, parse_error, read_count, read_usage
 from catalog.dialects.shared.raw import first_byte, is_empty, is_null, measure_value
 from catalog.dialects.shared.replies import UNSIGNED_FORMAT, split_writes
@@ -91,6 +92,17 @@ class _Call(_Named):
 _decode_calls = msgspec.json.Decoder(list[_Call]).decode
 
 
+class _Sound(msgspec.Struct):
+    """What a model says: its sound in Base64, and its words."""
+
+    data: msgspec.Raw = msgspec.Raw()
+    transcript: msgspec.Raw = msgspec.Raw()
+
+
+_decode_sound = msgspec.json.Decoder(_Sound).decode
+_SILENCE: Final = _Sound()
+
+
 class Delta(msgspec.Struct):
     """The parts of a delta or message that count as output."""
 
@@ -102,10 +114,18 @@ class Delta(msgspec.Struct):
     refusal: msgspec.Raw = msgspec.Raw()
     tool_calls: msgspec.Raw = msgspec.Raw()
     images: msgspec.Raw = msgspec.Raw()
+    audio: msgspec.Raw = msgspec.Raw()
+
+    @property
+    def sound(self) -> _Sound:
+        return _decode_sound(self.audio) if first_byte(self.audio) == b"{" else _SILENCE
 
     @property
     def texts(self) -> list[msgspec.Raw]:
-        """What the model has written: its texts, and the names and arguments of its calls."""
+        """What the model has written: its texts, and the names and arguments of its calls.
+
+        The words of its sound are apart.
+        """
         # Servers that send two names of the reasoning repeat the same text.
         names = (self.reasoning, self.reasoning_content, self.reasoning_text, self.thinking)
         reasoning = next((raw for raw in names if raw and not is_empty(raw)), NULL)
@@ -254,14 +274,21 @@ def read_finish_reason(value: Any) -> str | None:
 
 def measure_choices(
     choices: list[Choice], measure: Callable[[msgspec.Raw], int] = measure_value
-) -> int:
-    """Returns the sum of a measure over all texts of some choices: their bytes if not another."""
-    total = 0
+) -> tuple[int, int]:
+    """Returns the sizes of some choices: of their texts, and of their sound.
+
+    The first is the sum of a measure, bytes if not another; the second is in bytes of output.
+    """
+    size = sound = 0
     for choice in choices:
         part = choice.delta or choice.message
         texts = [] if part is None else part.texts
-        total += sum(measure(text) for text in (*texts, choice.text) if not is_null(text))
-    return total
+        if part is not None and part.audio:
+            said = part.sound
+            texts.append(said.transcript)
+            sound += measure_base64(len(said.data) - 2) if first_byte(said.data) == b'"' else 0
+        size += sum(measure(text) for text in (*texts, choice.text) if not is_null(text))
+    return size, sound
 
 
 def count_pictures(choices: Any) -> int:

@@ -179,12 +179,14 @@ class ChoicesParser:
         for event in events:
             if len(event) > _LARGE_EVENT_BYTES:
                 self._check_large(event)
-            if (size := self._read_repeat(event)) is not None:
+            if (sizes := self._read_repeat(event)) is not None:
                 if repeats is None:
                     repeats = Chunk(fields={}, has_choices=True, repeats=[])
                     self.pending.append(repeats)
                 repeats.repeats.append(add_reasoning(event[self._choices]))
-                repeats.output_bytes += size
+                size, sound = sizes
+                repeats.output_bytes += size + sound
+                repeats.sound += sound
                 continue
             repeats = None
             if event[:1] != b"{" and event.strip() == b"[DONE]":
@@ -224,14 +226,14 @@ class ChoicesParser:
             self.pending.append(Chunk(fields={}, is_done=True, is_unmarked=True))
         return self.pending
 
-    def _read_repeat(self, event: bytes) -> int | None:
-        """Returns the output size of an event that repeats the last one except for its choices.
+    def _read_repeat(self, event: bytes) -> tuple[int, int] | None:
+        """Returns the sizes of text and sound of an event that repeats all but its choices.
 
         Returns ``None`` for every other event.
         """
         if self._head and event.startswith(self._head) and event.endswith(self._tail):
             try:
-                return self._others + count_bytes(decode_text(event[self._text]))
+                return self._others + count_bytes(decode_text(event[self._text])), 0
             except (msgspec.DecodeError, UnicodeDecodeError):
                 pass
         before, after = self._before, self._after
@@ -247,11 +249,12 @@ class ChoicesParser:
             return None
         if is_marked or not choices or find_finish_reason(choices) is not None or b"\n" in raw:
             return None
-        size = measure_choices(choices)
-        if self._searches_left:
+        size, sound = measure_choices(choices)
+        # What is repeated beside a text has a size and no sound.
+        if self._searches_left and not sound:
             self._searches_left -= 1
             self._note_text(raw, size)
-        return size
+        return size, sound
 
     def _note_text(self, raw: bytes, size: int) -> None:
         """Stores the bytes around the text in the choices, if one text makes up the output.
@@ -263,7 +266,7 @@ class ChoicesParser:
         for found in _OUTPUT.finditer(raw):
             start, end = found.span(1)
             try:
-                others = measure_choices(decode_choices(raw[:start] + b'""' + raw[end:]))
+                others, _ = measure_choices(decode_choices(raw[:start] + b'""' + raw[end:]))
                 length = count_bytes(decode_text(found[1]))
             except (msgspec.DecodeError, UnicodeDecodeError):
                 continue
@@ -350,7 +353,7 @@ class ChoicesParser:
         usage = parse_usage(fields) if "usage" in fields else None
         if usage is None and ("timings" in fields or "x_groq" in fields):
             usage = find_usage(fields)
-        finish_reason = find_finish_reason(choices)
+        finish_reason, (size, sound) = find_finish_reason(choices), measure_choices(choices)
         if usage is not None and finish_reason is not None:
             self._is_counted = True
         return Chunk(
@@ -358,8 +361,9 @@ class ChoicesParser:
             model=read_text(fields, "model"),
             usage=usage,
             finish_reason=finish_reason,
-            output_bytes=measure_choices(choices),
-            characters=measure_choices(choices, count_characters) if self._allowed > 1 else 0,
+            output_bytes=size + sound,
+            characters=measure_choices(choices, count_characters)[0] if self._allowed > 1 else 0,
+            sound=sound,
             has_choices=bool(choices),
             upstream_id=read_text(fields, "id"),
             pictures=count_pictures(fields["choices"]) if is_marked else 0,

@@ -19,7 +19,7 @@ from inference.models import Generation
 from tests.support.bodies.lines import dial, post_bytes
 from tests.support.inference.site import MESSAGES, Site, content_of, events_of
 from tests.support.ledger import assert_in_order
-from tests.support.upstreams.tls import Script, answering, serving, trusted_context
+from tests.support.upstreams.tls import Script, answering, sending, serving, trusted_context
 
 Serve = Callable[[Script], None]
 
@@ -270,6 +270,24 @@ def test_output_after_the_last_usage_is_estimated(site: Site, upstream: Serve) -
     assert received[-2]["usage"]["completion_tokens"] == 20
     row = site.settled()
     assert (row.completion_tokens, row.is_estimated, row.cost_nano) == (20, True, COST)
+
+
+def test_sound_of_a_stream_that_breaks_off_is_charged(site: Site, upstream: Serve) -> None:
+    # Two seconds of 16 bits at 24 kHz, and ten tokens of words.
+    said = {"id": "s", "transcript": "x" * 40}
+    second = event({"audio": {"data": "A" * 64_000}})
+    events = [json.dumps(one).encode() for one in (event({"audio": said}), second, second)]
+    blocks = [b"data: %s\n\n" % one for one in events]
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked"
+    upstream(sending(head + b"\r\n\r\n", *(b"%x\r\n%s\r\n" % (len(one), one) for one in blocks)))
+    site.produce("text", "audio")
+    answer = site.chat(stream=True, max_tokens=100, modalities=["text", "audio"])
+    pieces = [delta["audio"] for delta in deltas_of(answer) if "audio" in delta]
+    assert pieces == [said, *[{"data": "A" * 64_000}] * 2]
+    row = site.settled()
+    assert (row.status, row.completion_tokens, row.is_estimated) == ("failed", 50, True)
+    assert row.units == {"audio_output": 40}
+    assert row.cost_nano == row.prompt_tokens * 1_000 + 50 * 2_000
 
 
 def test_streamed_reasoning_content_is_also_named_reasoning(site: Site, upstream: Serve) -> None:

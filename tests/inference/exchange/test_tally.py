@@ -265,6 +265,22 @@ def test_a_claim_is_the_cost_beyond_what_was_allowed(
         assert (claim.allowed_prompt, claim.allowed_completion) == (BOUND, 1_000)
 
 
+@pytest.mark.parametrize(("modalities", "sound"), [("", 0), (', "modalities": ["audio"]', 20)])
+def test_sound_is_estimated_at_its_own_rate_where_it_was_asked_for(
+    modalities: str, sound: int
+) -> None:
+    body = BODY.replace(b"}]}", b"}]" + modalities.encode() + b"}") % (b"true", b"x" * 40)
+    tally = Tally(parsing.parse(Operation.CHAT, body), Decimal(0))
+    tally.allow(candidate(), 1_000)
+    tally.add(Chunk(fields={}, has_choices=True, output_bytes=40))
+    tally.add_output(80, 80)
+    charged = Count(Usage(PROMPT_TOKENS, 30, audio_output=sound), True)
+    assert tally.charge(Ending.FAILED, is_sent=True) == charged
+    tally.add(alone(10, 7))
+    tally.add_output(8)
+    assert tally.count() == Count(Usage(10, 32, audio_output=sound), True)
+
+
 @pytest.mark.parametrize(("delivered", "images"), [(400, 0), (5_160, 1), (5_160 * 3, 2)])
 def test_images_that_were_delivered_without_a_usage_are_counted(
     delivered: int, images: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import pytest
@@ -444,31 +444,61 @@ def test_parser_raises_only_its_own_errors_on_random_json(value: Any) -> None:
             read()
 
 
+SOUND: Final = {"data": "A" * 1_600, "transcript": "ja"}
+
+
 def test_a_split_answer_counts_what_the_whole_one_does() -> None:
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
-    messages = [{"content": "two words", "images": [picture]}, {"content": "one"}]
+    messages = [{"content": "two words", "images": [picture]}, {"content": "one", "audio": SOUND}]
     choices = [{"index": at, "message": each} for at, each in enumerate(messages)]
     read = openai.parse_reply(Operation.CHAT, reply(choices=choices))
-    counts = (read.output_bytes, read.characters, read.pictures)
-    assert counts == (12, 11, 1)
+    counts = (read.output_bytes, read.characters, read.pictures, read.sound)
+    assert counts == (16, 13, 1, 2)
     chunks = split_reply(read, None)
     assert counts == (
         sum(chunk.output_bytes for chunk in chunks),
         sum(chunk.characters for chunk in chunks),
         sum(chunk.pictures for chunk in chunks),
+        sum(chunk.sound for chunk in chunks),
     )
 
 
 def test_a_joined_stream_counts_what_its_events_do() -> None:
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
-    deltas = [{"content": "two words", "images": [picture]}, {"content": "one"}]
+    deltas = [{"content": "two words", "images": [picture]}, {"content": "one", "audio": SOUND}]
     events = [
         event(choices=[{"index": at, "delta": each, "finish_reason": "stop"}])
         for at, each in enumerate(deltas)
     ]
     parser = openai.stream_parser(Operation.CHAT, choices=2)
     read = join_stream(parser, b"".join(events) + DONE, None)
-    assert (read.output_bytes, read.characters, read.pictures) == (12, 11, 1)
+    counts = (read.output_bytes, read.characters, read.pictures, read.sound)
+    assert counts == (16, 13, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("audio", "sizes"),
+    [
+        ({"id": "a", "transcript": "ja"}, (2, 0)),
+        ({"data": "A" * 64_000}, (80, 80)),  # a second of 16 bits at 24 kHz
+        ({"data": "AAAA"}, (1, 1)),
+        ({"data": "", "transcript": None}, (0, 0)),
+        ({"data": None}, (0, 0)),
+        ({"data": 7, "transcript": "ja"}, (2, 0)),
+        ({}, (0, 0)),
+        (None, (0, 0)),
+        ("AAAA", (0, 0)),
+        ([{"data": "AAAA"}], (0, 0)),
+    ],
+)
+def test_sound_counts_as_what_it_takes_to_say_it(audio: Any, sizes: tuple[int, int]) -> None:
+    pieces = [event(choices=[{"index": 0, "delta": {"audio": audio}}])] * 3
+    chunks = openai.stream_parser(Operation.CHAT).feed(b"".join(pieces))
+    assert [(each.output_bytes, each.sound) for each in chunks] == [sizes] * 3
+    assert [len(each.repeats) for each in chunks] == [0, 1, 1]
+    message = {"content": "", "audio": audio}
+    read = openai.parse_reply(Operation.CHAT, reply(choices=[{"index": 0, "message": message}]))
+    assert (read.output_bytes, read.sound) == sizes
 
 
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content", "reasoning_text", "thinking"])
