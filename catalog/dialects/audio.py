@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Mapping
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from catalog.dialects.shared.raw import Piece
@@ -94,6 +96,15 @@ class Length(NamedTuple):
 def measure_base64(characters: int) -> int:
     """Returns the bytes of output for which sound in Base64 counts; any sound is one at least."""
     return max(characters // _CHAT_CHARACTERS, 1) if characters > 0 else 0
+
+
+def join_base64(pieces: Sequence[str]) -> str:
+    """Returns the Base64 of bytes that came in pieces, of which each may end in padding."""
+    if any(piece.endswith("=") for piece in pieces[:-1]):
+        with suppress(ValueError):
+            decoded = [b64decode(piece, validate=True) for piece in pieces]
+            return b64encode(b"".join(decoded)).decode()
+    return "".join(pieces)
 
 
 def find_extension(name: str) -> str | None:

@@ -13,6 +13,7 @@ import msgspec
 
 from catalog.capabilities import NativeFormat
 from catalog.dialects.anthropic.native import join_message, split_message
+from catalog.dialects.audio import join_base64
 from catalog.dialects.base import Body, Chunk, InvalidReply, InvalidStream, Reply, StreamParser
 from catalog.dialects.openai.responses import join_response, split_response
 from catalog.dialects.shared.constraints import restore_names
@@ -28,6 +29,7 @@ _STARTS: Final = (b"data:", b"event:", b"id:", b"retry:", b":")
 _BOM: Final = b"\xef\xbb\xbf"
 # Members of a delta whose pieces are joined.
 _TEXTS: Final = ("content", *REASONING_NAMES, "refusal", "text")
+_SOUND_TEXTS: Final = ("data", "transcript")
 _LISTS: Final = ("reasoning_details", "images", "annotations")
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.decode
@@ -155,7 +157,7 @@ class _Texts:
 
     def join(self) -> None:
         for (_, name), (part, pieces) in self._pieces.items():
-            part[name] = "".join(pieces)
+            part[name] = join_base64(pieces) if name == "data" else "".join(pieces)
 
 
 def _join_choice(whole: dict[str, Any], piece: dict[str, Any], texts: _Texts) -> None:
@@ -175,6 +177,8 @@ def _join_choice(whole: dict[str, Any], piece: dict[str, Any], texts: _Texts) ->
             part.setdefault(name, []).extend(value)
         elif name == "tool_calls" and isinstance(value, list):
             _join_calls(part.setdefault(name, []), value, texts)
+        elif name == "audio" and isinstance(value, dict):
+            _join_sound(part.setdefault(name, {}), value, texts)
         else:
             part[name] = value
     for name, value in piece.items():
@@ -183,6 +187,15 @@ def _join_choice(whole: dict[str, Any], piece: dict[str, Any], texts: _Texts) ->
                 if isinstance(tokens, list):
                     whole[name].setdefault(kind, []).extend(tokens)
         elif value is not None or name not in whole:
+            whole[name] = value
+
+
+def _join_sound(whole: dict[str, Any], piece: dict[str, Any], texts: _Texts) -> None:
+    """Adds a piece of the sound and of its words; of other members the last one stays."""
+    for name, value in piece.items():
+        if name in _SOUND_TEXTS and isinstance(value, str):
+            texts.add(whole, name, value)
+        else:
             whole[name] = value
 
 

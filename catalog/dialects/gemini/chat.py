@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
 
 from catalog.abilities import BUDGETS
+from catalog.dialects.audio import join_base64
 from catalog.dialects.base import (
     Body,
     Call,
@@ -80,6 +82,10 @@ class _FunctionCall(CamelStruct):
 class _Blob(CamelStruct):
     mime_type: str
     data: str
+
+    @property
+    def kind(self) -> str:
+        return self.mime_type.partition("/")[0].lower()
 
 
 class _Part(CamelStruct):
@@ -395,13 +401,15 @@ class _CandidateReader:
     """
 
     __slots__ = (
-        "_count", "_grounding", "_ids", "_length", "_notes", "_prefix", "_queries", "_texts",
+        "_count", "_grounding", "_ids", "_length", "_notes", "_prefix", "_queries", "_sound_id",
+        "_texts",
     )  # fmt: skip
 
     def __init__(self, response_id: str | None, index: int, notes: set[str]) -> None:
         self._ids: set[str] = set()
         self._notes = notes
         self._prefix = f"call_{response_id}_{index}" if response_id else ""
+        self._sound_id = f"audio_{response_id or secrets.token_hex(12)}_{index}"
         self._count = 0
         # The text so far, in which the places of the sources are counted in bytes.
         self._texts: list[str] = []
@@ -417,16 +425,21 @@ class _CandidateReader:
 
     def read_output(self, candidate: _Candidate, *, is_stream: bool) -> Output:
         parts = [] if candidate.content is None else candidate.content.parts
+        # What a model has drawn while it thought is no answer.
+        blobs = [part.inline_data for part in parts if part.inline_data and not part.thought]
+        sound = join_base64([blob.data for blob in blobs if blob.kind == "audio"])
         output = Output(
             text="".join(part.text for part in parts if not part.thought),
             reasoning="".join(part.text for part in parts if part.thought),
             images=[
                 replies.build_image(blob.mime_type, blob.data)
-                for part in parts
-                # What a model has drawn while it thought is no answer.
-                if (blob := part.inline_data) is not None and not part.thought
+                for blob in blobs
+                if blob.kind == "image"
             ],
+            audio={"id": self._sound_id, "data": sound} if sound else {},
         )
+        if any(blob.kind not in ("image", "audio") for blob in blobs):
+            self._notes.add(replies.FILES_LEFT_OUT)
         for part in parts:
             if part.function_call is not None:
                 self._add(output, part.function_call, part.thought_signature, is_stream=is_stream)

@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
+from catalog.dialects.audio import measure_base64
 from catalog.dialects.base import Chunk, InvalidStream, Reply, read_count, read_usage
 from catalog.dialects.shared.sse import SILENT, EventTooLarge
 from catalog.pricing import Usage
@@ -43,20 +44,27 @@ class Output:
     details: list[dict[str, Any]] = field(default_factory=list)
     tool_calls: list[dict[str, Any]] = field(default_factory=list)
     images: list[dict[str, Any]] = field(default_factory=list)
+    audio: dict[str, Any] = field(default_factory=dict)
     annotations: list[dict[str, Any]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         """Returns whether the output has anything to relay."""
         return bool(
             self.text or self.reasoning or self.details or self.tool_calls or self.images
-            or self.annotations
+            or self.audio or self.annotations
         )  # fmt: skip
 
     @property
     def size(self) -> int:
         """Returns the size in bytes, from which tokens are estimated when the usage is missing."""
         called = [text for call in self.tool_calls for text in call["function"].values()]
-        return sum(len(text.encode()) for text in (self.text, self.reasoning, *called))
+        texts = (self.text, self.reasoning, *called)
+        return sum(len(text.encode()) for text in texts) + self.sound
+
+    @property
+    def sound(self) -> int:
+        """Returns what of the size stands for sound."""
+        return measure_base64(len(self.audio.get("data", "")))
 
     def message(self) -> dict[str, Any]:
         """Returns the message of a whole reply."""
@@ -77,6 +85,7 @@ class Output:
             "reasoning_details": self.details,
             "tool_calls": self.tool_calls,
             "images": self.images,
+            "audio": self.audio,
             "annotations": self.annotations,
         }
         return {name: value for name, value in members.items() if value}
@@ -197,6 +206,7 @@ def build_reply(
         usage=usage,
         finish_reason=choices[0][1].reason,
         output_bytes=sum(output.size for output, _ in choices),
+        sound=sum(output.sound for output, _ in choices),
         upstream_id=upstream_id,
         choices=len(choices),
         pictures=sum(len(output.images) for output, _ in choices),
@@ -234,6 +244,7 @@ def build_chunk(
         usage=usage,
         finish_reason=None if finish is None else finish.reason,
         output_bytes=0 if output is None else output.size,
+        sound=0 if output is None else output.sound,
         has_choices=has_choices,
         upstream_id=upstream_id,
         pictures=0 if output is None else len(output.images),
@@ -323,6 +334,10 @@ def _finish_members(finish: Finish) -> dict[str, Any]:
 
 
 def _usage_members(usage: Usage, *, counts_reasoning: bool) -> msgspec.Raw:
+    sent = {"audio_tokens": usage.audio} if usage.audio else {}
+    made = {"audio_tokens": usage.audio_output} if usage.audio_output else {}
+    if counts_reasoning or usage.reasoning:
+        made["reasoning_tokens"] = usage.reasoning
     members: dict[str, Any] = {
         "prompt_tokens": usage.prompt,
         "completion_tokens": usage.completion,
@@ -330,10 +345,11 @@ def _usage_members(usage: Usage, *, counts_reasoning: bool) -> msgspec.Raw:
         "prompt_tokens_details": {
             "cached_tokens": usage.cached,
             "cache_write_tokens": usage.cache_write + usage.cache_write_1h,
+            **sent,
         },
     }
-    if counts_reasoning or usage.reasoning:
-        members["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning}
+    if made:
+        members["completion_tokens_details"] = made
     if usage.searches:
         members["server_tool_use_details"] = {"web_search_requests": usage.searches}
     return msgspec.Raw(_encode(members))
@@ -405,6 +421,7 @@ class ToolCallBlocks:
 
 # What is noted of answers that are read more tolerantly than their format is written.
 CALLS_NAMED: Final = "The tool calls have no ids of their own; they got some."
+FILES_LEFT_OUT: Final = "The answer has files that are no pictures or sound; they were left out."
 CALLS_WRITTEN: Final = "The arguments of the tool calls are no objects; they became some."
 WITHOUT_DATA: Final = "The stream has events without content; they were passed over."
 WITHOUT_LINE_END: Final = "The last line of the stream has no line end."

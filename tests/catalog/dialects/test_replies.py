@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalog.dialects.base import Chunk, InvalidReply, InvalidStream, ProviderFailure, parse_error
+from catalog.dialects.shared import replies
 from catalog.pricing import Usage
 from tests.support.dialects.reading import deltas_of, parse, parser_of, read
 from tests.support.inference.dialects import KINDS
@@ -316,6 +317,45 @@ def test_drafts_that_gemini_makes_while_it_thinks_are_no_pictures() -> None:
     assert [each for one in deltas_of(chunks) for each in one.get("images", ())] == [picture]
     assert (reply.pictures, sum(chunk.pictures for chunk in chunks)) == (1, 1)
     assert parse("gemini", [answer]).pictures == 1
+
+
+def test_sound_that_gemini_makes_is_told_as_sound() -> None:
+    def event(*parts: dict[str, Any], **members: Any) -> dict[str, Any]:
+        return {"responseId": "r", "candidates": [{"content": {"parts": parts}, **members}]}
+
+    def spoken(data: str) -> dict[str, Any]:
+        return {"inlineData": {"mimeType": "audio/L16;codec=pcm;rate=24000", "data": data}}
+
+    counts = {
+        "promptTokenCount": 9,
+        "promptTokensDetails": [{"modality": "AUDIO", "tokenCount": 7}],
+        "candidatesTokenCount": 25,
+        "candidatesTokensDetails": [{"modality": "AUDIO", "tokenCount": 25}],
+    }
+    one, two = spoken("AQ=="), spoken("AgM=")
+    whole = {**event(one, two, finishReason="STOP"), "usageMetadata": counts}
+    events = [event(one), {**event(two, finishReason="STOP"), "usageMetadata": counts}]
+    for reply in (parse("gemini", whole), parse("gemini", events)):
+        message = reply.fields["choices"][0]["message"]
+        assert message["audio"] == {"id": "audio_r_0", "data": "AQID"}
+        assert "images" not in message
+        assert (reply.pictures, reply.sound > 0) == (0, True)
+        usage = json.loads(bytes(reply.fields["usage"]))
+        assert usage["completion_tokens_details"] == {"audio_tokens": 25}
+        assert usage["prompt_tokens_details"]["audio_tokens"] == 7
+    deltas = deltas_of(chunks := read("gemini", feed_of("gemini", events)))
+    assert [each["audio"] for each in deltas if "audio" in each] == [
+        {"id": "audio_r_0", "data": data} for data in ("AQ==", "AgM=")
+    ]
+    assert (sum(each.sound for each in chunks), sum(each.pictures for each in chunks)) == (2, 0)
+
+
+def test_a_file_of_gemini_that_is_no_picture_is_left_out() -> None:
+    film = {"inlineData": {"mimeType": "video/mp4", "data": "AAAA"}}
+    parts = [film, {"text": "Here."}]
+    reply = parse("gemini", {"candidates": [{"content": {"parts": parts}, "finishReason": "STOP"}]})
+    assert reply.fields["choices"][0]["message"] == {"role": "assistant", "content": "Here."}
+    assert reply.notes == {replies.FILES_LEFT_OUT}
 
 
 def test_gemini_stream_ends_when_all_candidates_have_ended() -> None:

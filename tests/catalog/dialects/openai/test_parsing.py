@@ -508,3 +508,17 @@ def test_the_thoughts_of_a_joined_stream_are_whole_by_each_name(name: str) -> No
     read = join_stream(openai.stream_parser(Operation.CHAT), b"".join([*pieces, end, DONE]), None)
     message = read.fields["choices"][0]["message"]
     assert (message[name], message["reasoning"], message["content"]) == ("Hm, so", "Hm, so", "Hi")
+
+
+def test_the_sound_of_a_joined_stream_is_whole() -> None:
+    said = [
+        {"id": "a", "transcript": "Hi"},
+        {"data": "AQ=="},
+        {"data": "AgM=", "transcript": " you"},
+        {"expires_at": 9},
+    ]
+    pieces = [event(choices=[{"index": 0, "delta": {"audio": each}}]) for each in said]
+    end = event(choices=[{"index": 0, "delta": {}, "finish_reason": "stop"}])
+    read = join_stream(openai.stream_parser(Operation.CHAT), b"".join([*pieces, end, DONE]), None)
+    whole = {"id": "a", "transcript": "Hi you", "data": "AQID", "expires_at": 9}
+    assert read.fields["choices"][0]["message"]["audio"] == whole
