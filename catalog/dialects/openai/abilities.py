@@ -78,7 +78,7 @@ def write_switch(fields: dict[str, Any], wish: Wish, stated: Reasoning) -> None:
         return
     match stated.switch:
         case "reasoning_effort":
-            if (effort := _fit_effort(wish, stated.efforts)) is not None:
+            if (effort := fit_effort(wish, stated.efforts)) is not None:
                 fields["reasoning_effort"] = effort
         case "thinking.type":
             fields["thinking"] = {"type": "enabled" if is_on else "disabled"}
@@ -107,8 +107,11 @@ def choose_effort(wish: Wish) -> str | None:
     return min(_COMMON, key=lambda effort: abs(BUDGETS[effort] - tokens))
 
 
-def _fit_effort(wish: Wish, efforts: tuple[str, ...] | None) -> str | None:
-    """Returns the effort that an endpoint knows: the highest one up to what the caller asks for."""
+def fit_effort(wish: Wish, efforts: tuple[str, ...] | None) -> str | None:
+    """Returns the effort that an endpoint knows: the highest one up to what the caller asks for.
+
+    Raises :class:`Untranslatable` if a model shall not think that always does.
+    """
     wanted = choose_effort(wish)
     if wanted is None or not efforts or wanted not in _EFFORTS:
         return wanted

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
+from catalog.dialects.base import Call
+from catalog.dialects.openai.abilities import Wish, decode_wish, fit_effort
 from catalog.dialects.shared.constraints import RESPONSES, CallIds
 from catalog.dialects.shared.messages import complete_schema
 from catalog.dialects.shared.pairs import NO_CALL, NO_RESULT, pair_results
@@ -35,6 +37,64 @@ _PREFIXES: Final = {
 _CALLS: Final = frozenset(("function_call", "custom_tool_call"))
 _OUTPUTS: Final = frozenset(("function_call_output", "custom_tool_call_output"))
 _FUNCTION: Final = msgspec.Raw(b'"function"')
+# The end of a cached prefix, which OpenAI's interface has another word for, and its holders.
+_CACHE_MARK: Final = "cache_control"
+_CACHED: Final = re.compile(rb'"cache_control"')
+_HOLDERS: Final = ("input", "tools", "content", "output")
+_EFFORTS: Final = frozenset(("reasoning", "reasoning_effort"))
+# The words for thinking that OpenAI's interface lacks.
+_WISHES: Final = frozenset(("enabled", "max_tokens"))
+_encode = msgspec.json.Encoder().encode
+
+
+def drop_extensions(fields: dict[str, Any], call: Call) -> frozenset[str]:
+    """Removes the members of a body that OpenAI's interface lacks; returns the names of the lost.
+
+    An endpoint that lists its parameters gets only the extensions on its list, and an effort for
+    other words of thinking; an endpoint without a list gets all of them. Raises
+    :class:`base.Untranslatable` if a model shall not think that always does.
+    """
+    lost, listed = set[str](), call.supported_parameters
+    if _write_effort(fields, call):
+        lost.add("reasoning")
+    if listed is not None and _CACHE_MARK not in listed and _drop_marks(fields):
+        lost.add(_CACHE_MARK)
+    return frozenset(lost)
+
+
+def _write_effort(fields: dict[str, Any], call: Call) -> bool:
+    """Writes the thinking that a caller asks for as an effort; returns whether it is lost."""
+    members = decode_members(fields.get("reasoning"))
+    stated, listed = call.abilities.reasoning, call.supported_parameters
+    has_switch = stated.switch == "reasoning_effort"
+    if members is None or _WISHES.isdisjoint(members) or (listed is None and not has_switch):
+        return False
+    wish = decode_wish(members) or Wish()
+    del fields["reasoning"]
+    if not has_switch and _EFFORTS.isdisjoint(listed or ()):
+        return wish.is_on is not None
+    kept = {name: value for name, value in members.items() if name not in _WISHES}
+    if (effort := fit_effort(wish, stated.efforts)) is not None:
+        kept["effort"] = effort
+    if kept:
+        fields["reasoning"] = kept
+    return False
+
+
+def _drop_marks(holder: dict[str, Any]) -> bool:
+    """Removes the ends of cached prefixes from what an object holds; returns whether it had any."""
+    has_changed = False
+    for name in _HOLDERS:
+        raw = holder.get(name)
+        if first_byte(raw) != b"[" or not _CACHED.search(raw) or not (inner := decode_list(raw)):
+            continue
+        has_mark = False
+        for each in inner:
+            has_mark |= each.pop(_CACHE_MARK, None) is not None
+            has_mark |= _drop_marks(each)
+        if has_mark:
+            holder[name], has_changed = msgspec.Raw(_encode(inner)), True
+    return has_changed
 
 
 def fit_fields(fields: dict[str, Any]) -> None:

@@ -30,7 +30,7 @@ from catalog.dialects.base import (
     post_json,
     read_usage,
 )
-from catalog.dialects.openai.items import fit_fields
+from catalog.dialects.openai.items import drop_extensions, fit_fields
 from catalog.dialects.openai.members import decode_usage, find_detail
 from catalog.dialects.shared import replies
 from catalog.dialects.shared.constraints import name_media_types
@@ -197,17 +197,24 @@ class NativeResponses:
 
 def build_response(call: Call, url: str, login: dict[str, str]) -> OutboundRequest:
     """Returns the HTTP request of a call to this URL; the headers of ``login`` authenticate it."""
-    return post_json(call, url, login, name_media_types(_encode(build_body(call))))
+    body, lost = _build_body(call)
+    request = post_json(call, url, login, name_media_types(_encode(body)))
+    request.left_out = lost
+    return request
 
 
-def build_body(call: Call) -> dict[str, Any]:
-    """Returns the caller's body with our model, our pseudonym of the user and our bound."""
+def _build_body(call: Call) -> tuple[dict[str, Any], frozenset[str]]:
+    """Returns the caller's body with our model, our pseudonym of the user and our bound.
+
+    The names of what it lacks come with it. Raises :class:`base.Untranslatable`.
+    """
     assert call.native is not None
     body = {
         name: value
         for name, value in call.native.fields.items()
         if name not in _OPTIONAL or name in call.fields
     }
+    lost = drop_extensions(body, call)
     fit_fields(body)
     body["model"] = call.model
     # The account is the operator's: what it stores, all tenants of the operator share.
@@ -225,7 +232,7 @@ def build_body(call: Call) -> dict[str, Any]:
     for name in ("max_tokens", "max_completion_tokens"):
         if (bound := call.fields.get(name)) is not None:
             body["max_output_tokens"] = bound
-    return body
+    return body, lost
 
 
 def _read(value: Any) -> Any:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from catalog.dialects.shared.raw import decode_members
 from inference.requests.limits import MAX_TOOLS
 from inference.requests.problems import convert_each, field_error, missing_fields
 from inference.requests.responses.reading import is_unset, read, read_members
@@ -55,6 +56,7 @@ class _Function(msgspec.Struct):
 
 class _NestedFunction(msgspec.Struct):
     function: _Function
+    cache_control: dict[str, msgspec.Raw] | None = None
 
 
 class _Grammar(msgspec.Struct):
@@ -257,7 +259,9 @@ class Tools:
     ) -> None:
         if "function" in (members := read_members(raw, place)) and "name" not in members:
             # Some callers send the shape of chat.
-            tool = read(_nested, raw, place).function
+            nested = read(_nested, raw, place)
+            tool = nested.function
+            tool.cache_control = tool.cache_control or nested.cache_control
         else:
             tool = read(_function, raw, place)
         callers = tool.allowed_callers
@@ -352,12 +356,13 @@ def keep_callers_tools(raw: msgspec.Raw) -> tuple[msgspec.Raw, list[str]]:
 
 
 def keep_callers_choice(raw: msgspec.Raw) -> msgspec.Raw:
-    """Returns a choice that names no tool which is left out."""
+    """Returns a choice that names no tool which is left out, in the shape of this interface."""
     if bytes(memoryview(raw)[:1]) != b"{":
         return raw
     choice = _decode_members(raw)
     if is_unset(choice.get("tools", msgspec.Raw())):
-        return raw
+        flat = _flatten(choice)
+        return raw if flat is choice else msgspec.Raw(_encode(flat))
     return msgspec.Raw(_encode({**choice, "tools": _keep(choice["tools"], _CALLERS, [])}))
 
 
@@ -371,8 +376,20 @@ def _keep(raw: msgspec.Raw, kinds: frozenset[str], dropped: list[str]) -> msgspe
         elif kind == "namespace" and "tools" in members:
             kept.append({**members, "tools": _keep(members["tools"], _FUNCTIONS, dropped)})
         else:
-            kept.append(each)
+            flat = _flatten(members)
+            kept.append(each if flat is members else flat)
     return msgspec.Raw(_encode(kept))
+
+
+def _flatten(members: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
+    """Returns the members of a tool, or of its choice, that came in the shape of chat.
+
+    They are the same object if they came in the shape of this interface.
+    """
+    nested = decode_members(members.get("function"))
+    if nested is None or not is_unset(members.get("name", msgspec.Raw())):
+        return members
+    return {**{name: raw for name, raw in members.items() if name != "function"}, **nested}
 
 
 def _runs_elsewhere(tool: Mapping[str, msgspec.Raw]) -> bool:

@@ -49,10 +49,12 @@ COST: Final = 0.000003 * 80 + 0.0000003 * 20 + 0.000015 * 40
 REPLACED: Final = {"model", "store", "prompt_cache_key", "safety_identifier", "stream"}
 
 
-def publish(site: Site, speaker: Upstream, native_format: str = NativeFormat.RESPONSES) -> None:
+def publish(
+    site: Site, speaker: Upstream, native_format: str = NativeFormat.RESPONSES, **fields: Any
+) -> None:
     """Publishes the model at an upstream that speaks Responses, with the operator's credential."""
     LanguageModel.objects.filter(pk=site.model.pk).update(native_format=native_format)
-    site.publish("gpt-5-codex", provider=make_maker(speaker), price=read_pricing(RATES))
+    site.publish("gpt-5-codex", provider=make_maker(speaker), price=read_pricing(RATES), **fields)
 
 
 @pytest.fixture
@@ -95,6 +97,45 @@ def test_the_body_of_an_agent_arrives_as_it_was_sent(site: Site, codex: Upstream
     assert path == "/v1/responses"
     assert headers["authorization"] == f"Bearer {OPERATOR_SECRET}"
     assert "X-Left-Out" not in answer.headers
+
+
+LISTED: Final = ["max_completion_tokens", "tools", "tool_choice", "reasoning", "reasoning_effort"]
+MARK: Final[dict[str, Any]] = {"cache_control": {"type": "ephemeral"}}
+
+
+@pytest.mark.parametrize(
+    ("listed", "mark", "names"),
+    [(LISTED, {}, "cache_control"), ([*LISTED, "cache_control"], MARK, None), ([], MARK, None)],
+    ids=["unlisted", "listed", "no list"],
+)
+def test_an_endpoint_with_a_list_gets_no_member_that_openai_refuses(
+    site: Site, speaker: Upstream, listed: list[str], mark: dict[str, Any], names: str | None
+) -> None:
+    publish(site, speaker, supported_parameters=listed)
+    tool = AGENT["tools"][0]
+    function = {name: value for name, value in tool.items() if name != "type"}
+    wish = {"enabled": True, "max_tokens": 3000}
+    part, said = {"type": "input_text", "text": "Hi"}, {"type": "message", "role": "user"}
+    called = {"type": "function_call", "call_id": "a", "name": "shell_command", "arguments": "{}"}
+    output = {"type": "function_call_output", "call_id": "a"}
+
+    def converse(marked: dict[str, Any]) -> list[dict[str, Any]]:
+        parts = {"content": [part | marked]}
+        return [said | parts, called, output | {"output": [part | marked]}]
+
+    body = asked(
+        converse(MARK),
+        tools=[{"type": "function", "function": function, **MARK}],
+        tool_choice={"type": "function", "function": {"name": "shell_command"}},
+        reasoning={"summary": "auto", **wish},
+    )
+    answer = answered(site, body)
+    got = sent(speaker)
+    assert got["reasoning"] == {"summary": "auto", **({"effort": "low"} if listed else wish)}
+    assert got["input"] == converse(mark)
+    assert got["tools"] == [tool | mark]
+    assert got["tool_choice"] == {"type": "function", "name": "shell_command"}
+    assert answer.headers.get("X-Left-Out") == names
 
 
 def test_two_tenants_have_two_users_and_one_body(site: Site, codex: Upstream) -> None:

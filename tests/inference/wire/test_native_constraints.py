@@ -11,6 +11,7 @@ from typing import Any, Final
 import pytest
 
 from catalog import dialects
+from catalog.abilities import read_abilities
 from catalog.capabilities import Capabilities, NativeFormat
 from catalog.dialects.base import Call, Operation, Untranslatable
 from config.credentials import Secret
@@ -352,6 +353,49 @@ def test_openai_gets_what_it_accepts_of_a_response(dialect: str, row: str) -> No
     kept = {name: sent.get(name) for name in responses.asked(**sound) if name != "model"}
     asked = responses.asked(**sound)
     assert kept == {name: value for name, value in asked.items() if name in kept}
+
+
+STATED: Final = {"reasoning": {"switch": "reasoning_effort", "efforts": ["low", "medium"]}}
+
+
+def thinks(
+    wish: Row, listed: list[str] | None = None, stated: dict[str, Any] | None = None
+) -> Row | None:
+    """Returns the reasoning that OpenAI is asked for at an endpoint with this list."""
+    request, _ = parse_response(json.dumps(responses.asked(reasoning=wish)).encode())
+    members = {
+        "supported_parameters": None if listed is None else frozenset(listed),
+        "abilities": read_abilities(stated or {}),
+    }
+    body = native_body_of("openai", NativeFormat.RESPONSES, request, **members)
+    found: Row | None = body.get("reasoning")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("wish", "effort", "stated"),
+    [
+        ({"enabled": True, "max_tokens": 3000}, {"effort": "low"}, {"effort": "low"}),
+        ({"max_tokens": 90_000}, {"effort": "high"}, {"effort": "medium"}),
+        ({"effort": "medium", "max_tokens": 1}, {"effort": "medium"}, {"effort": "medium"}),
+        ({"enabled": True}, None, None),
+        ({"enabled": True, "summary": "auto"}, {"summary": "auto"}, {"summary": "auto"}),
+    ],
+)
+def test_other_words_for_thinking_become_an_effort_of_a_response(
+    wish: Row, effort: Row | None, stated: Row | None
+) -> None:
+    assert thinks(wish, ["reasoning"]) == thinks(wish, ["reasoning_effort"]) == effort
+    assert thinks(wish, stated=STATED) == stated
+    assert thinks(wish) == wish
+    assert thinks(wish, ["temperature"]) is None
+
+
+def test_thinking_of_a_response_is_turned_off_where_it_can_be() -> None:
+    wish = {"enabled": False}
+    assert thinks(wish, ["reasoning"]) == {"effort": "none"}
+    with pytest.raises(Untranslatable, match="cannot be turned off"):
+        thinks(wish, stated=STATED)
 
 
 @pytest.mark.parametrize("stop", [["END", 5, " "], [{}], "\n"])

@@ -119,14 +119,14 @@ def body_of(
     return _build(found, dialect, raws, capabilities=capabilities, abilities=stated)
 
 
-def native_body_of(dialect: str, form: NativeFormat, request: InferenceRequest) -> Any:
-    """Returns the body that a target of the caller's own format gets."""
+def native_body_of(dialect: str, form: NativeFormat, request: InferenceRequest, **more: Any) -> Any:
+    """Returns the body that a target of the caller's own format gets; ``more`` is of its call."""
     capabilities = Capabilities(native_format=form)
     native = request.native
     assert native is not None
     assert dialects.speaks(dialect, capabilities, native)
     found = dialects.get_native(dialect, capabilities)
-    return _build(found, dialect, request.fields, capabilities=capabilities, native=native)
+    return _build(found, dialect, request.fields, capabilities=capabilities, native=native, **more)
 
 
 def secret_of(dialect: str, capabilities: Capabilities) -> Secret:

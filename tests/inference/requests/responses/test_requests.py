@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -25,6 +25,7 @@ from tests.support.inference.responses import (
 )
 
 SIGNED = ReplyReasoning(**SIGNED_THOUGHT)
+MARK: Final = {"cache_control": {"type": "ephemeral"}}
 
 
 def test_a_text_is_a_message_of_the_user_after_the_instructions() -> None:
@@ -190,7 +191,7 @@ def test_tools_that_the_caller_runs_become_functions() -> None:
             {"type": "local_shell"},
             {"type": "shell"},
             {"type": "tool_search", "execution": "client", "parameters": {"type": "object"}},
-            {"type": "function", "function": {"name": "nested"}},
+            {"type": "function", "function": {"name": "nested"}, **MARK},
         ],
         parallel_tool_calls=False,
     )
@@ -206,6 +207,7 @@ def test_tools_that_the_caller_runs_become_functions() -> None:
     assert functions[1]["parameters"]["required"] == ["input"]
     assert "start: PATCH" in functions[1]["description"]
     assert functions[3]["parameters"]["required"] == ["command"]
+    assert found["tools"][-1]["cache_control"] == MARK["cache_control"]
 
 
 def test_a_long_name_of_a_namespace_stays_the_same_in_its_calls() -> None:
