@@ -34,6 +34,7 @@ from catalog.dialects.openai.items import drop_extensions, fit_fields
 from catalog.dialects.openai.members import decode_usage, find_detail
 from catalog.dialects.shared import replies
 from catalog.dialects.shared.constraints import name_media_types
+from catalog.dialects.shared.left_out import name_asked
 from catalog.dialects.shared.raw import is_null
 from catalog.dialects.shared.sse import EventDecoder
 from catalog.pricing import Usage
@@ -209,12 +210,10 @@ def _build_body(call: Call) -> tuple[dict[str, Any], frozenset[str]]:
     The names of what it lacks come with it. Raises :class:`base.Untranslatable`.
     """
     assert call.native is not None
-    body = {
-        name: value
-        for name, value in call.native.fields.items()
-        if name not in _OPTIONAL or name in call.fields
-    }
-    lost = drop_extensions(body, call)
+    given = call.native.fields
+    dropped = {name for name in _OPTIONAL & given.keys() if name not in call.fields}
+    body = {name: value for name, value in given.items() if name not in dropped}
+    lost = name_asked(given, dropped) | drop_extensions(body, call)
     fit_fields(body)
     body["model"] = call.model
     # The account is the operator's: what it stores, all tenants of the operator share.

@@ -424,6 +424,8 @@ def _read_native(body: bytes, members: _Raws, translated: Translated) -> NativeB
         if (name == "model" or name not in _OWN) and bytes(memoryview(raw)[:5]) != b"null"
     }
     left_out = {name: None for name in translated.left_out if not name.startswith("input.")}
+    if not is_unset(members.get("cache_control", _Any())):
+        left_out["cache_control"] = None
     if not is_unset(fields.get("tools", _Any())):
         fields["tools"], dropped = keep_callers_tools(fields["tools"])
         left_out |= dict.fromkeys(dropped)

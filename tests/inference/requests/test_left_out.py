@@ -9,6 +9,7 @@ import pytest
 from django.conf import settings
 from msgspec.structs import replace
 
+from catalog import dialects
 from catalog.capabilities import UNDESCRIBED, Capabilities, NativeFormat, ThinkingControl
 from catalog.dialects.base import Operation, Untranslatable
 from config.api.errors import InvalidRequest
@@ -17,17 +18,22 @@ from inference.requests import parsing
 from inference.requests.operations.completions import PARAMETERS
 from inference.requests.operations.gateway_fields import GATEWAY_FIELDS
 from inference.requests.operations.server_tools import PROVIDER_FIELDS
+from inference.requests.responses.request import parse_response
 from tests.support.dialects.reading import dialect_of
 from tests.support.inference.dialects import LOOK, secret_of
 from tests.support.inference.routes import route, select
 
 CLAUDE: Final = Capabilities(native_format=NativeFormat.ANTHROPIC)
 BUDGET: Final = replace(CLAUDE, thinking=ThinkingControl.BUDGET)
+# Its requests are those of Responses.
+NATIVE: Final = Capabilities(native_format=NativeFormat.BOTH)
 FORMATS: Final = [
     *((name, UNDESCRIBED) for name in ("openai", "azure", "vertex", "gemini", "bedrock")),
     *((name, CLAUDE) for name in ("anthropic", "azure", "vertex", "bedrock")),
     ("anthropic", BUDGET),
     ("bedrock", BUDGET),
+    ("openai", NATIVE),
+    ("azure", NATIVE),
 ]
 # What the gateway reads itself, and what every chat has.
 KEPT: Final = GATEWAY_FIELDS | {"messages", "stream", "stream_options", "include_reasoning"}
@@ -92,14 +98,19 @@ class Sent(NamedTuple):
 
 
 def send(dialect: str, capabilities: Capabilities, fields: dict[str, Any], **members: Any) -> Sent:
-    """Returns what an endpoint gets of a chat, and the names of what it does not get."""
-    ask = {"model": "a/b", "messages": [{"role": "user", "content": "Hi"}], **fields}
-    request = parsing.parse(Operation.CHAT, json.dumps(ask).encode())
+    """Returns what an endpoint gets of a request, and the names of what it does not get."""
+    ask = {"model": "a/b", **fields}
+    if capabilities.has_responses:
+        request, _ = parse_response(json.dumps({"input": "Hi", **ask}).encode())
+    else:
+        chat = {"messages": [{"role": "user", "content": "Hi"}], **ask}
+        request = parsing.parse(Operation.CHAT, json.dumps(chat).encode())
     members = {"private": True, "dialect": dialect, "capabilities": capabilities, **members}
     candidate = select(request, route("own", **members)).candidates[0]
     call = build_call(candidate, request, None, None)
     call = replace(call, secret=secret_of(dialect, capabilities), base_url="https://host/v1")
-    built = dialect_of(dialect, capabilities).build(call)
+    native = None if call.native is None else dialects.get_native(dialect, capabilities)
+    built = (native or dialect_of(dialect, capabilities)).build(call)
     lost = call.left_out | built.left_out
     body = json.loads(b"".join((built.body, *built.rest)))
     return Sent(body, candidate.name_left_out(request, lost))
