@@ -63,7 +63,10 @@ _EFFORTS: Final = {"minimal": "low"}
 _EFFORT_FIELDS: Final = frozenset(("reasoning", "reasoning_effort"))
 _SAMPLING: Final = frozenset(("temperature", "top_p", "top_k"))
 # The fields that the format has, beside those of every format.
-_SAID: Final = ("top_k", "parallel_tool_calls", "cache_control", "prompt_cache_breakpoint")
+_SAID: Final = (
+    "top_k", "parallel_tool_calls", "cache_control", "prompt_cache_breakpoint",
+    "tools.function.strict",
+)  # fmt: skip
 _FINISHES: Final = {
     "end_turn": "stop",
     "stop_sequence": "stop",

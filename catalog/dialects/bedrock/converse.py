@@ -68,7 +68,7 @@ _FINISHES: Final = {
     "malformed_tool_use": "error",
 }
 # The fields that the format has, beside those of every format, and those that Claude has here.
-_MARKS: Final = frozenset(("cache_control", "prompt_cache_breakpoint"))
+_MARKS: Final = frozenset(("cache_control", "prompt_cache_breakpoint", "tools.function.strict"))
 _SAID: Final = _MARKS | {"top_k"}
 # Some models refuse a result without content.
 _NO_RESULT: Final = {"text": "The result is empty."}

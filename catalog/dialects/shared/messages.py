@@ -71,6 +71,8 @@ _FORMATS: Final = ("text", "json_object", "json_schema")
 
 class _URL(msgspec.Struct):
     url: str
+    detail: Any = None
+    processing: Any = None
 
 
 class _File(msgspec.Struct):
@@ -124,6 +126,12 @@ class _Picture(msgspec.Struct):
     image_url: str | _URL
 
 
+class _Spoken(msgspec.Struct):
+    """The sound of an earlier answer, which only the server that made it can look up."""
+
+    transcript: str | None = None
+
+
 class _UpdatedReasoning(msgspec.Struct):
     effort: str | None = None
 
@@ -143,7 +151,13 @@ class _Message(msgspec.Struct):
     reasoning_details: list[_Detail] | None = None
     configuration_update: _Update | None = None
     images: list[_Picture] | None = None
+    audio: _Spoken | None = None
     name: Any = None
+
+    @property
+    def words(self) -> str | list[_Part] | None:
+        """The content; without one the refusal, or what was said aloud."""
+        return self.content or self.refusal or (self.audio and self.audio.transcript)
 
 
 class _ToolFunction(msgspec.Struct):
@@ -459,15 +473,31 @@ def _read_marks(request: _Request) -> Iterator[str]:
             yield "messages.name"
         if message.images:
             yield "messages.images"
+        if (sound := message.audio) and not (
+            sound.transcript and message.words == sound.transcript
+        ):
+            yield "messages.audio"
         for part in message.content if isinstance(message.content, list) else ():
+            yield from _read_wishes(part)
             if (end := part.prompt_cache_breakpoint) is not None:
                 yield "prompt_cache_breakpoint"
                 lifetime = {"ttl": end.ttl} if end.ttl in _LIFETIMES else {}
                 part.cache_control = part.cache_control or {**_MARK, **lifetime}
             elif part.cache_control is not None:
                 yield "cache_control"
-    if any(tool.cache_control is not None for tool in request.tools or ()):
-        yield "cache_control"
+    for tool in request.tools or ():
+        if tool.cache_control is not None:
+            yield "cache_control"
+        if tool.function is not None and tool.function.strict:
+            yield "tools.function.strict"
+
+
+def _read_wishes(part: _Part) -> Iterator[str]:
+    """Yields the names of what a part asks for beside its picture or its video."""
+    if isinstance(part.image_url, _URL) and part.image_url.detail not in (None, "", "auto"):
+        yield "image_url.detail"
+    if isinstance(part.video_url, _URL) and part.video_url.processing:
+        yield "video_url.processing"
 
 
 def _drop_lifetimes(request: _Request) -> None:
@@ -646,7 +676,7 @@ def _parse_assistant_message(
     by_id = dict(zip((call.id for call in calls), named, strict=True))
     for block in _join_reasoning(message.reasoning_details or []):
         yield replace(block, id=by_id.get(block.id or "", block.id))
-    yield from _parse_parts(message.content or message.refusal)
+    yield from _parse_parts(message.words)
     if target.has_pictures:
         for picture in message.images or ():
             yield _parse_media("image", picture.image_url, cache=None)

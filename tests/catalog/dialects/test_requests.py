@@ -178,6 +178,16 @@ def test_build_merges_consecutive_messages_of_one_role(kind: str) -> None:
     assert system == [{**text, "text": "a"}, {**text, "text": "d"}]
 
 
+@pytest.mark.parametrize(
+    "answer", [{"content": None, "audio": {"id": "audio_1", "transcript": "No."}}], ids=["spoken"]
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_words_of_an_answer_are_its_text(kind: str, answer: dict[str, Any]) -> None:
+    made = body(kind, messages=[*ASK, {"role": "assistant", **answer}, *ASK])
+    text = {"type": "text"} if kind == "anthropic" else {}
+    assert parts_of(kind, turns_of(kind, made)[1]) == [{**text, "text": "No."}]
+
+
 def test_build_translates_cache_control() -> None:
     mark = {"type": "ephemeral"}
     given: dict[str, Any] = {

@@ -99,11 +99,11 @@ class Sent(NamedTuple):
 
 def send(dialect: str, capabilities: Capabilities, fields: dict[str, Any], **members: Any) -> Sent:
     """Returns what an endpoint gets of a request, and the names of what it does not get."""
-    ask = {"model": "a/b", **fields}
+    asked = {"model": "a/b", **fields}
     if capabilities.has_responses:
-        request, _ = parse_response(json.dumps({"input": "Hi", **ask}).encode())
+        request, _ = parse_response(json.dumps({"input": "Hi", **asked}).encode())
     else:
-        chat = {"messages": [{"role": "user", "content": "Hi"}], **ask}
+        chat = {"messages": [{"role": "user", "content": "Hi"}], **asked}
         request = parsing.parse(Operation.CHAT, json.dumps(chat).encode())
     members = {"private": True, "dialect": dialect, "capabilities": capabilities, **members}
     candidate = select(request, route("own", **members)).candidates[0]
@@ -226,3 +226,49 @@ def test_marks_in_the_words_of_openai_are_named(dialect: str, names: list[str]) 
     part = {"type": "text", "text": "Hi", "prompt_cache_breakpoint": {"mode": "explicit"}}
     fields = {"messages": [{"role": "user", "content": [part]}]}
     assert send(dialect, UNDESCRIBED, fields).left_out == names
+
+
+SHOWN: Final = "data:image/png;base64,iVBORw0KGgo="
+WATCHED: Final = {
+    "type": "video_url",
+    "video_url": {"url": "https://a.example/b.mp4", "processing": "static"},
+}
+SPOKEN: Final = {"id": "audio_1", "transcript": "Hello there"}
+
+
+def ask(*parts: dict[str, Any], **answer: Any) -> dict[str, Any]:
+    """Returns a chat that asks these parts, after an answer with these members."""
+    answers = [{"role": "assistant", **answer}] if answer else []
+    said = [{"type": "text", "text": "Hi"}, *parts]
+    asks = {"role": "user", "content": "Hi"}, *answers, {"role": "user", "content": said}
+    return {"messages": [*asks]}
+
+
+def show(**members: Any) -> dict[str, Any]:
+    return ask({"type": "image_url", "image_url": {"url": SHOWN, **members}})
+
+
+def call_strictly(strict: bool) -> dict[str, Any]:
+    return {"tools": [{**LOOK, "function": {**LOOK["function"], "strict": strict}}]}
+
+
+@pytest.mark.parametrize(
+    ("formats", "fields", "names"),
+    [
+        ("anthropic bedrock gemini", show(detail="high"), ["image_url.detail"]),
+        ("anthropic bedrock gemini", show(detail="auto"), []),
+        ("gemini", ask(WATCHED), ["video_url.processing"]),
+        ("gemini", call_strictly(True), ["tools.function.strict"]),
+        ("anthropic bedrock", call_strictly(True), []),
+        ("anthropic bedrock gemini", call_strictly(False), []),
+        ("anthropic bedrock gemini", ask(content=None, audio=SPOKEN), []),
+        ("anthropic bedrock gemini", ask(content="Hello", audio=SPOKEN), ["messages.audio"]),
+        ("anthropic bedrock gemini", ask(content=None, audio={"id": "a"}), ["messages.audio"]),
+    ],
+)  # fmt: skip
+def test_members_of_messages_and_tools_are_named(
+    formats: str, fields: dict[str, Any], names: list[str]
+) -> None:
+    for dialect in formats.split():
+        assert send(dialect, UNDESCRIBED, fields).left_out == names
+    assert send("openai", UNDESCRIBED, fields).left_out == []
