@@ -94,6 +94,7 @@ class _Breakpoint(msgspec.Struct):
 class _Part(msgspec.Struct):
     type: str
     text: str | None = None
+    refusal: str | None = None
     image_url: str | _URL | None = None
     video_url: str | _URL | None = None
     input_audio: _Audio | None = None
@@ -721,9 +722,10 @@ def _parse_parts(content: str | list[_Part] | None) -> Iterator[Text | Media]:
         return
     for part in content or ():
         cache = part.cache_control
-        if part.text is not None:
-            if part.text.strip():
-                yield Text(part.text, cache)
+        text = part.refusal if part.text is None else part.text
+        if text is not None:
+            if text.strip():
+                yield Text(text, cache)
         elif part.image_url is not None:
             yield _parse_media("image", part.image_url, cache=cache)
         elif part.video_url is not None:
@@ -735,7 +737,8 @@ def _parse_parts(content: str | list[_Part] | None) -> Iterator[Text | Media]:
         elif part.file is not None and part.file.file_data is not None:
             yield _parse_media("file", part.file.file_data, name=part.file.filename, cache=cache)
         else:
-            raise Untranslatable("This provider does not accept a part of a message.")
+            kind = part.type[:64]
+            raise Untranslatable(f"This provider does not accept a part of the type {kind!r}.")
 
 
 def _parse_media(

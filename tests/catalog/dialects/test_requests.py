@@ -179,7 +179,12 @@ def test_build_merges_consecutive_messages_of_one_role(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "answer", [{"content": None, "audio": {"id": "audio_1", "transcript": "No."}}], ids=["spoken"]
+    "answer",
+    [
+        {"content": None, "audio": {"id": "audio_1", "transcript": "No."}},
+        {"content": [{"type": "refusal", "refusal": "No."}]},
+    ],
+    ids=["spoken", "refused"],
 )
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_words_of_an_answer_are_its_text(kind: str, answer: dict[str, Any]) -> None:

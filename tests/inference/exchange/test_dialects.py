@@ -211,7 +211,7 @@ def test_a_request_that_no_dialect_can_express_is_a_bad_request(
     error = error_of(site.chat([{"type": "guess"}]), 400)
     assert error == {
         "code": 400,
-        "message": "This provider does not accept a part of a message.",
+        "message": "This provider does not accept a part of the type 'guess'.",
         "metadata": {
             "error_type": "invalid_request",
             "provider_name": "Maker",
