@@ -36,6 +36,7 @@ from catalog.dialects.base import (
 from catalog.dialects.openai.speech import SpeechParser
 from catalog.dialects.shared.constraints import ODD_NAME, fit_names, restore_names
 from catalog.dialects.shared.left_out import name_asked
+from catalog.dialects.shared.raw import read_text
 from catalog.dialects.wholes import JSON_TYPES, RenamingParser, is_stream, join_stream, split_reply
 from catalog.operations import OPERATIONS
 from config import egress
@@ -442,7 +443,7 @@ class Attempts:
         parser = dialect.stream_parser(request.operation, request.choices)
         if isinstance(parser, SpeechParser):
             self.sound = read_plain_sound(response.headers)
-            is_plain = request.fields["response_format"] == msgspec.Raw(b'"pcm"')
+            is_plain = read_text(request.fields["response_format"]) == "pcm"
             parser.expect(self.sound, is_plain=is_plain)
         if self._names:
             parser = RenamingParser(parser, self._names)

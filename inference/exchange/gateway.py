@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import traceback
 from collections.abc import Callable, Collection
 from contextlib import aclosing, suppress
 from functools import partial
@@ -37,7 +38,7 @@ from inference.admission.replan import replan
 from inference.exchange.attempts import FAILURES, Attempts, Stream
 from inference.exchange.failures import UnconvertedAnswer, describe_failure
 from inference.exchange.rendering import BytesRenderer, NativeRenderer, Renderer, read_reported_cost
-from inference.exchange.tally import Ending, Tally
+from inference.exchange.tally import NO_BILL, Bill, Cost, Ending, Tally
 from inference.exchange.tap import Deliver, Rewrite, Watcher
 from inference.exchange.workload import LoopTime, Workload
 from inference.filters.definitions import Filters
@@ -262,8 +263,17 @@ class Gateway:
 
         ``is_urgent`` leaves out those that delivered little since they were journalled.
         """
-        running = filter(Exchange.is_ahead, self._running) if is_urgent else self._running
-        return [progress for each in running if (progress := each.measure_progress()) is not None]
+        found: list[Progress] = []
+        for each in filter(Exchange.is_ahead, self._running) if is_urgent else self._running:
+            try:
+                progress = each.measure_progress()
+            except Exception as exc:
+                # The heartbeat is that of all others. The next one has the progress by its bytes.
+                each.count_roughly(exc)
+                continue
+            if progress is not None:
+                found.append(progress)
+        return found
 
     async def _submit(
         self, request: AdmissionRequest, organization_id: UUID, occupancy: Occupancy
@@ -359,6 +369,7 @@ class Exchange:
         is_bytes = OPERATIONS[admission.request.operation].is_bytes
         self._urgent_bytes = _FIRST_BYTE if is_bytes else _JOURNALLED_BYTES
         self._is_delivering = False
+        self._is_reported = False
         # Renders the stream, once there is one.
         self._stream_renderer: Renderer | None = None
 
@@ -447,7 +458,8 @@ class Exchange:
 
     def _forget_request(self) -> None:
         """Frees the body: cycles of a failed request live until the next full collection."""
-        self._tally.estimate()  # measures the prompt for the last heartbeats
+        with suppress(Exception):  # which the heartbeat, or the settlement, reports
+            self._tally.estimate()  # measures the prompt for the last heartbeats
         self.attempts.forget_request()
         # The same one, unless content filters changed meanwhile.
         self._request.forget()
@@ -525,7 +537,6 @@ class Exchange:
         attempts, tally = self.attempts, self._tally
         if attempts.probe is not None:
             attempts.release_probe()
-        tally.allow(attempts.candidate, attempts.item.max_tokens)
         if error is None:
             ending = Ending.COMPLETED
         elif isinstance(error, asyncio.CancelledError | CallerStuck):
@@ -535,19 +546,16 @@ class Exchange:
             self.failure = describe_failure(error)
         # Nobody but its caller chose an interface that cannot have the answer.
         due = Ending.COMPLETED if isinstance(error, UnconvertedAnswer) else ending
-        charged = None if cached_from else tally.charge(due, is_sent=attempts.is_sent)
-        usage = None if charged is None else tally.complete(charged.usage)
-        cost = tally.price(usage, attempts.candidate)
-        claim = None if charged is None else tally.find_claim()
-        if usage is not None:
+        bill = NO_BILL if cached_from else self._bill(due)
+        if (usage := bill.usage) is not None:
             attempts.count_usage(usage.prompt + usage.completion)
         self.outcome = Settlement(
             generation_id=self.generation_id,
             status=ending,
             usage=usage,
-            is_estimated=charged is not None and charged.is_estimated,
-            cost_nano=cost.credits_nano,
-            upstream_cost_nano=cost.upstream_nano,
+            is_estimated=bill.is_estimated,
+            cost_nano=bill.cost.credits_nano,
+            upstream_cost_nano=bill.cost.upstream_nano,
             reported_cost_nano=tally.reported_cost_nano,
             finish_reason=tally.finish_reason,
             native_finish_reason=tally.native_finish_reason,
@@ -557,7 +565,7 @@ class Exchange:
             attempts=attempts.records,
             latency_ms=attempts.latency_ms,
             duration_ms=attempts.elapsed_ms,
-            claim=claim,
+            claim=bill.claim,
             cached_from=cached_from,
             retry_of=self.admission.retry_of,
         )
@@ -568,6 +576,21 @@ class Exchange:
         if self._request.text_counts is not None:
             self._gateway.judge_estimate(attempts.candidate.route, self._request, self.outcome)
 
+    def _bill(self, ending: Ending) -> Bill:
+        """Returns the bill; every exchange has one, because what is not settled runs for ever."""
+        attempts, tally = self.attempts, self._tally
+        item, is_sent = attempts.item, attempts.is_sent
+        for _ in range(2):
+            try:
+                tally.allow(item.candidate, item.max_tokens)
+                return tally.bill(ending, item.candidate, is_sent=is_sent)
+            except Exception as exc:
+                self.count_roughly(exc)
+        if ending is Ending.FAILED and not self.is_stream:
+            return NO_BILL
+        upstream_nano = item.upstream_nano if item.candidate.is_byok else item.credits_nano
+        return tally.bill_most(Cost(item.credits_nano, upstream_nano))
+
     def is_ahead(self) -> bool:
         """Returns whether the generation delivered much since its progress was journalled."""
         return self._tally.output_bytes >= self._urgent_bytes
@@ -577,10 +600,26 @@ class Exchange:
         output_bytes = self._tally.output_bytes
         if not output_bytes and self.attempts.elapsed_ms < _YOUNG_MS:
             return None
-        estimate = self._tally.estimate()
         self._urgent_bytes = output_bytes + _JOURNALLED_BYTES
+        estimate = self._tally.estimate()
         return Progress(
             self.generation_id, estimate.prompt, estimate.completion if output_bytes else 0
+        )
+
+    def count_roughly(self, error: Exception) -> None:
+        """Reports, once, that the generation cannot be measured; its bytes count from now on.
+
+        The text of the error stays out of the log: it may repeat a prompt.
+        """
+        self._tally.count_roughly()
+        if self._is_reported:
+            return
+        self._is_reported = True
+        logger.error(
+            "the generation %s cannot be measured, so its bytes count (%s)\n%s",
+            self.generation_id,
+            type(error).__name__,
+            "".join(traceback.format_tb(error.__traceback__)),
         )
 
     def _renderer(self) -> Renderer:

@@ -25,6 +25,8 @@ from inference.routing.routes import Candidate
 
 # The counts of a usage.
 _COUNTS: Final = tuple(name for name in Usage.__struct_fields__ if name != "image_variant")
+# The bytes of a token of text in any language, of which nothing else is known.
+_TOKEN_BYTES: Final = 4
 # What a provider may do by itself before it answers.
 _OWN_WAYS: Final = ("searches", "citations", "research")
 
@@ -173,6 +175,21 @@ class Count(NamedTuple):
     is_estimated: bool
 
 
+class Bill(NamedTuple):
+    """What a generation is charged: its usage, of which ``claim`` is what is not believed.
+
+    Without a usage it is free.
+    """
+
+    usage: Usage | None = None
+    is_estimated: bool = False
+    cost: Cost = NO_COST
+    claim: Claim | None = None
+
+
+NO_BILL: Final = Bill()
+
+
 class Tally:
     """Counts the output of one generation as it is relayed."""
 
@@ -315,10 +332,10 @@ class Tally:
         """Sets the candidate that answers, and the bound that the gateway set on its answer."""
         if self._allowed == (candidate, max_tokens):
             return
-        self._allowed = candidate, max_tokens
-        self._candidate, self._believed = candidate, None
         bounds = find_bounds(self._request, candidate)
         bound = output_bound(self._request, candidate.route) if max_tokens is None else max_tokens
+        self._allowed = candidate, max_tokens
+        self._candidate, self._believed = candidate, None
         self._allowance = Allowance(
             bounds.prompt,
             (bound + bounds.thought) * self._request.choices,
@@ -326,6 +343,12 @@ class Tally:
             bounds.media,
             bounds.has_sound,
         )
+
+    def count_roughly(self) -> None:
+        """Takes a prompt whose text cannot be read by its bytes from now on."""
+        if self._text is None:
+            self._text = TextCounts()
+            self._text.tokens = -(-self._request.prompt_bound // _TOKEN_BYTES)
 
     def estimate(self) -> Usage:
         """Estimates the usage from the texts of prompt and output, within what was allowed.
@@ -472,6 +495,26 @@ class Tally:
     def _calculate(self, candidate: Candidate, usage: Usage) -> Cost:
         upstream_nano = cost_nano(candidate.route.price, self.complete(usage), self.at)
         return _add_fee(candidate, upstream_nano, self._fee_percent)
+
+    def bill(self, ending: Ending, candidate: Candidate, *, is_sent: bool) -> Bill:
+        """Returns what the generation is charged at the candidate's price; see :meth:`charge`."""
+        charged = self.charge(ending, is_sent=is_sent)
+        if charged is None:
+            return NO_BILL
+        usage = self.complete(charged.usage)
+        cost = self.price(usage, candidate)
+        return Bill(usage, charged.is_estimated, cost, self.find_claim())
+
+    def bill_most(self, most: Cost) -> Bill:
+        """Returns the bill of what was delivered, where its usage or its price is unknown: a hold.
+
+        Like the generation of a killed worker, one without output is free.
+        """
+        if not self.output_bytes:
+            return NO_BILL
+        completion = -(-self.output_bytes // _TOKEN_BYTES)
+        prompt = -(-self._request.prompt_bound // _TOKEN_BYTES)
+        return Bill(Usage(prompt, completion), True, most)
 
     def charge(self, ending: Ending, *, is_sent: bool) -> Count | None:
         """Returns the usage to charge for; ``None`` when the generation is free.

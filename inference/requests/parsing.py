@@ -310,16 +310,17 @@ def replace_messages(request: InferenceRequest, messages: msgspec.Raw) -> Infere
 
 
 def _decode(operation: Operation, body: bytes) -> tuple[Any, dict[str, Any]]:
-    """Returns a body by its shape, and its raw fields."""
+    """Returns a body by its shape, and its raw fields without those that set nothing."""
     fields: dict[str, Any] = {}
     try:
         fields = _decode_fields(body)
+        has_unset = drop_unset(fields)
         try:
             return _DECODERS[operation](body), fields
         except msgspec.ValidationError:
-            if (rest := drop_unset(fields)) is None:
+            if not has_unset:
                 raise
-            return _DECODERS[operation](rest), fields
+            return _DECODERS[operation](_encode(fields)), fields
     except msgspec.ValidationError as exc:
         shape = ROWS[operation].shape
         raise explain_decode_error(str(exc), shape=shape, body=body) from None

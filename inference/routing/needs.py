@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from catalog.abilities import ANY_CHOICE, UNSTATED, Abilities
+from catalog.dialects.shared.raw import first_byte, read_text
 from config.api.errors import GatewayError, InvalidRequest, NotFound
 from inference.requests.operations.completions import EFFORTS
 from inference.requests.parsing import InferenceRequest
@@ -106,10 +107,8 @@ def _find_inabilities(abilities: Abilities, request: InferenceRequest) -> Iterat
 
 def name_tool_choice(request: InferenceRequest) -> str | None:
     """Returns the value of ``tool_choice``; ``function`` for the name of one, ``None`` without."""
-    raw = bytes(request.fields.get("tool_choice", b"null"))
-    if raw == b"null":
-        return None
-    return "function" if raw.lstrip().startswith(b"{") else raw.strip(b'" ').decode()
+    raw = request.fields.get("tool_choice")
+    return "function" if first_byte(raw) == b"{" else read_text(raw)
 
 
 def describe_needs(request: InferenceRequest) -> dict[str, Any]:

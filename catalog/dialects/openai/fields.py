@@ -52,7 +52,6 @@ _MAY_LACK: Final = re.compile(
 )
 # The members of a text in a content.
 _TEXT_PART: Final = frozenset(("type", "text", "cache_control"))
-_NO_ITEM: Final = re.compile(rb"\s*\[\s*\]\s*")
 _decode_thoughts = msgspec.json.Decoder(list[_Thought] | None).decode
 _encode = msgspec.json.Encoder().encode
 _decode_signatures = msgspec.json.Decoder(list[_Signature] | None).decode
@@ -86,7 +85,7 @@ def tidy_fields(fields: dict[str, Any]) -> None:
 
 def _tidy_tools(fields: dict[str, Any]) -> None:
     raw = fields.get("tools")
-    if raw is None or (isinstance(raw, msgspec.Raw) and (is_empty(raw) or _NO_ITEM.fullmatch(raw))):
+    if raw is None or (isinstance(raw, msgspec.Raw) and is_empty(raw)):
         for name in ("tools", "tool_choice", "parallel_tool_calls"):
             fields.pop(name, None)
         return

@@ -16,13 +16,13 @@ from catalog.dialects.openai.members import (
     read_text,
 )
 from catalog.dialects.shared.multipart import MultipartContent, write_form
+from catalog.dialects.shared.raw import is_unset
 from catalog.pricing import Usage
 
 # The longest audio that is believed is a year, so that sums stay in the range of the database.
 _MOST_MS: Final = 365 * 24 * 3_600_000
 # Parameters that OpenAI's format lacks: only an endpoint that lists them gets them.
 _EXTENSIONS: Final = ("diarize", "keyterms")
-_EMPTY: Final = frozenset((b"null", b"false", b"[]"))
 
 
 def write_transcription(call: Call) -> MultipartContent:
@@ -31,7 +31,7 @@ def write_transcription(call: Call) -> MultipartContent:
     fields.pop("user", None)
     for name in _EXTENSIONS:
         is_listed = name in (call.supported_parameters or ())
-        if name in fields and not is_listed and bytes(fields.pop(name)) not in _EMPTY:
+        if name in fields and not is_listed and not is_unset(fields.pop(name)):
             raise Untranslatable(f"{name}: The endpoint does not list this parameter.")
     return write_form(fields, call.files)
 

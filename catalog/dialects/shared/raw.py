@@ -23,8 +23,10 @@ _WHOLE: Final = re.compile(
 )
 # The beginning of an escape of an ASCII character.
 ESCAPE: Final = b"\\u00"
-# The values that count as nothing where a server sends two members for the same text.
-_EMPTY: Final = frozenset((b"", b"null", b'""', b"[]", b"{}", b"false", b"0"))
+# The values that set nothing, however they are written, and those that also count as nothing where
+# a server sends two members for the same text.
+_UNSET: Final = re.compile(rb'(?:null|false|""|\[\s*\]|\{\s*\})?')
+_EMPTY: Final = re.compile(rb'(?:null|false|""|\[\s*\]|\{\s*\}|-?0(?:\.0+)?(?:[eE][-+]?\d+)?)?')
 # All bytes but ASCII letters and digits, and the first byte of any other character that is no
 # symbol or punctuation: tokenizers have tokens for long runs of these.
 _UNCOUNTED: Final = bytes(
@@ -94,8 +96,13 @@ def spell(text: str) -> bytes:
 
 
 def is_empty(raw: msgspec.Raw) -> bool:
-    """Tells whether a value is absent, null or empty."""
-    return len(raw) <= 5 and bytes(raw) in _EMPTY
+    """Tells whether a value is absent, null or empty; zero is empty too."""
+    return _EMPTY.fullmatch(raw) is not None
+
+
+def is_unset(raw: msgspec.Raw) -> bool:
+    """Tells whether a member is absent, or has a value that sets nothing."""
+    return _UNSET.fullmatch(raw) is not None
 
 
 def is_null(raw: msgspec.Raw) -> bool:

@@ -18,7 +18,7 @@ from catalog.aliases.spellings import MILLION
 from catalog.capabilities import NativeFormat
 from catalog.dialects.anthropic.wire import ATTRIBUTION, BETA, split_betas
 from catalog.dialects.base import NativeBody, Operation
-from catalog.dialects.shared.raw import first_byte, is_null
+from catalog.dialects.shared.raw import first_byte, is_null, is_unset
 from catalog.dialects.shared.searches import BY_TOOL, MOST_SEARCHES
 from catalog.tokens import UNSTATED_LIMITS
 from config.api.errors import InvalidRequest
@@ -104,7 +104,6 @@ _SETTINGS: Final = frozenset(
 )  # fmt: skip
 # The beginning of a signature that holds the reasoning of another provider.
 _MARK: Final = b'"' + MARK.encode()
-_EMPTY: Final = frozenset((b"null", b"false", b"[]", b"{}", b'""'))
 _TEXT_SOURCE: Final = re.compile(rb'"type"\s*:\s*"(?:text|content)"')
 # The names of fields that chat names otherwise.
 _WORDS: Final = {"response_format": "output_config.format", "reasoning": "thinking"}
@@ -218,9 +217,7 @@ def _parse_native(
         fields = _decode_fields(body)
     except msgspec.DecodeError:
         raise problem from None
-    kept = {
-        name: raw for name, raw in fields.items() if name in _REQUIRED or bytes(raw) not in _EMPTY
-    }
+    kept = {name: raw for name, raw in fields.items() if name in _REQUIRED or not is_unset(raw)}
     if len(kept) < len(fields):
         # Empty fields ask for nothing.
         return parse_message(
@@ -267,7 +264,7 @@ def _read_native(
         for name, raw in fields.items()
         if (name == "model" or name not in GATEWAY_FIELDS) and not is_null(raw)
     }
-    asked = {name for name, raw in own.items() if bytes(memoryview(raw)[:5]) not in _EMPTY}
+    asked = {name for name, raw in own.items() if not is_unset(raw)}
     tools = _decode_tools(own["tools"]) if "tools" in own else None
     types = {_type_of(tool) for tool in tools or ()}
     if MILLION.encode() in bytes(own["model"]):

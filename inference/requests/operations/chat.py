@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from catalog.dialects.shared.raw import count_characters, first_byte, is_null
+from catalog.dialects.shared.raw import count_characters, first_byte, is_null, read_text
 from catalog.tokens import UNSTATED_LIMITS, TextCounts
 from inference.requests.limits import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS
 from inference.requests.operations.completions import PARAMETERS
@@ -116,7 +116,8 @@ _WEB_SEARCH: Final = "openrouter:web_search"
 
 
 class _Format(msgspec.Struct):
-    type: Any = None
+    # Raw, because nothing has decoded it: a number may be out of range.
+    type: msgspec.Raw = msgspec.Raw()
 
 
 class _SizedMessage(msgspec.Struct):
@@ -202,7 +203,7 @@ def _name_tools(tools: list[ChatTool]) -> frozenset[str]:
 def _imply_parameters(fields: Fields) -> Iterable[str]:
     """Yields ``structured_outputs`` for a JSON schema."""
     raw = fields.get("response_format")
-    if raw is not None and not is_null(raw) and _decode_format(raw).type == "json_schema":
+    if first_byte(raw) == b"{" and read_text(_decode_format(raw).type) == "json_schema":
         yield "structured_outputs"
 
 

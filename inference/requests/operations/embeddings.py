@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from catalog.dialects.base import InvalidReply, Reply, UnusableReply
-from catalog.dialects.shared.raw import first_byte
+from catalog.dialects.shared.raw import first_byte, is_null, read_text
 from catalog.tokens import UNSTATED_LIMITS, TextCounts
 from inference.requests.operations.completions import PARAMETERS
 from inference.requests.rows import (
@@ -66,11 +66,10 @@ def _count_text(fields: Fields) -> TextCounts:
 
 
 _NULL: Final = msgspec.Raw(b"null")
-_BASE64: Final = b'"base64"'
 # The fields of Voyage and Mistral, of Jina, and of others that ask for other numbers than floats,
 # and the values that do not.
 _TYPES: Final = ("output_dtype", "embedding_type", "encoding_format")
-_FLOATS: Final = (b"null", b'"float"', _BASE64)
+_FLOATS: Final = ("float", "base64")
 _encode = msgspec.json.Encoder().encode
 _decode_items = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 _decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -99,7 +98,7 @@ def _complete(fields: Fields, reply: Reply) -> None:
     if has_places and sorted(-1 if place is None else place for place in places) != order:
         raise InvalidReply("The embeddings of the answer are not those of the inputs.")
     is_changed = places != order
-    if all(bytes(fields.get(name, _NULL)) in _FLOATS for name in _TYPES):
+    if all(_asks_for_floats(fields.get(name, _NULL)) for name in _TYPES):
         is_changed |= _form_vectors(fields, items)
     else:
         _find_length({_measure_quantized(item["embedding"]) for item in items})
@@ -111,7 +110,7 @@ def _complete(fields: Fields, reply: Reply) -> None:
 
 def _form_vectors(fields: Fields, items: list[dict[str, msgspec.Raw]]) -> bool:
     """Gives vectors of floats the form that was asked for; returns whether one had another."""
-    wants_text = bytes(fields.get("encoding_format", _NULL)) == _BASE64
+    wants_text = read_text(fields.get("encoding_format")) == "base64"
     is_changed = False
     lengths = set()
     for item in items:
@@ -127,6 +126,10 @@ def _form_vectors(fields: Fields, items: list[dict[str, msgspec.Raw]]) -> bool:
     if dimensions is not None and length != dimensions:
         raise UnusableReply(f"Its vectors have {length} dimensions; {dimensions} were asked for.")
     return is_changed
+
+
+def _asks_for_floats(raw: msgspec.Raw) -> bool:
+    return is_null(raw) or read_text(raw) in _FLOATS
 
 
 def _find_length(lengths: set[int]) -> int:

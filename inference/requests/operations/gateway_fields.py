@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from catalog.dialects.base import Operation
-from catalog.dialects.shared.raw import is_empty
+from catalog.dialects.shared.raw import is_unset
 from catalog.operations import OPERATIONS
 from config.api.text import CONTROL_CHARACTERS
 from inference.requests.operations.plugins import Plugins, WebSearch, read_plugins
@@ -37,8 +37,10 @@ _REFUSED: Final = {
 _CHECKED: Final = frozenset(
     (*_REFUSED, "plugins", "route", "trace", "safety_identifier", "transforms")
 )
-# Fields of chat that go upstream, where a value that sets nothing is refused.
-_UNSENT_IF_EMPTY: Final = frozenset(("response_format", "tool_choice"))
+# Fields that may be empty, but whose members are the caller's: the trace, and two of chat that go
+# upstream, where a value that sets nothing is refused.
+_EMPTIABLE: Final = frozenset(("response_format", "tool_choice", "trace"))
+_DROPPED: Final = _CHECKED | _EMPTIABLE
 _decode = msgspec.json.decode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_trace = msgspec.json.Decoder(dict[str, Any]).decode
@@ -66,43 +68,40 @@ _NO_PLUGINS: Final = Plugins()
 _NO_WISHES: Final = Wishes()
 
 
-def drop_unset(fields: dict[str, msgspec.Raw]) -> bytes | None:
-    """Returns a body without some fields that set nothing; ``None`` if it has none.
+def drop_unset(fields: dict[str, msgspec.Raw]) -> bool:
+    """Removes the fields that set nothing; returns whether there were any.
 
-    Such a field may have any type.
+    Such a field may have any type. Nobody may read it later: no shape has checked it.
     """
-    checked = _CHECKED | _UNSENT_IF_EMPTY
-    kept = {name: raw for name, raw in fields.items() if name not in checked or _sets(raw)}
-    return None if len(kept) == len(fields) else _encode(kept)
+    unset = [name for name in _DROPPED.intersection(fields) if not _sets(name, fields[name])]
+    for name in unset:
+        del fields[name]
+    return bool(unset)
 
 
 def take_wishes(
     operation: Operation, fields: dict[str, msgspec.Raw], models: Iterable[str]
 ) -> Wishes:
-    """Removes the gateway's fields and empty ones from a request; returns what they ask for.
+    """Removes the gateway's fields from a request; returns what they ask for.
 
-    Raises :class:`InvalidRequest` with the name of a field that asks for what this service does not
-    do.
+    None of them is unset. Raises :class:`InvalidRequest` with the name of a field that asks for
+    what this service does not do.
     """
-    for name in _UNSENT_IF_EMPTY.intersection(fields):
-        if is_empty(fields[name]):
-            del fields[name]
     found = {name: fields.pop(name) for name in GATEWAY_FIELDS.intersection(fields)}
     # One text is searched faster than each name.
     is_online = _ONLINE in " ".join(models)
     if _CHECKED.isdisjoint(found) and not is_online:
         return _NO_WISHES
-    asked = {name: raw for name, raw in found.items() if name in _CHECKED and _sets(raw)}
-    for name in _REFUSED.keys() & asked.keys():
-        _refuse(name, asked[name])
-    if "route" in asked and bytes(asked["route"]) != b'"fallback"':
+    for name in _REFUSED.keys() & found.keys():
+        _refuse(name, found[name])
+    if "route" in found and _read_value(found["route"]) != "fallback":
         raise field_error("route", "Only 'fallback' is known: models are tried in their order.")
     shortening = ""
-    if "transforms" in asked:
-        if _decode(asked["transforms"]) != ["middle-out"]:
+    if "transforms" in found:
+        if _read_value(found["transforms"]) != ["middle-out"]:
             raise field_error("transforms", "Only ['middle-out'] is known.")
         shortening = "transforms"
-    plugins = read_plugins(asked["plugins"]) if "plugins" in asked else _NO_PLUGINS
+    plugins = read_plugins(found["plugins"]) if "plugins" in found else _NO_PLUGINS
     search = plugins.search
     if search is None and is_online:
         search = WebSearch("model")
@@ -117,7 +116,7 @@ def take_wishes(
     return Wishes(
         trace=_read_trace(found["trace"]) if "trace" in found else None,
         search=search,
-        identifier=_read_identifier(asked.get("safety_identifier")),
+        identifier=_read_identifier(found.get("safety_identifier")),
         # A prompt of a text completion has no files.
         reads_pdfs=plugins.pdf_field is not None and row.has_messages,
         shortening=shortening,
@@ -131,16 +130,21 @@ def _refuse(name: str, raw: msgspec.Raw) -> None:
         members = _decode_object(raw)
     except msgspec.ValidationError:
         raise field_error(name, text) from None
-    member = next(key for key, value in members.items() if _sets(value))
+    member = next(key for key, value in members.items() if _is_set(_read_value(value)))
     raise field_error(f"{name}.{member}"[:128], text)
 
 
-def _sets(raw: msgspec.Raw) -> bool:
-    """Returns whether a value, or a member of it, sets anything."""
+def _sets(name: str, raw: msgspec.Raw) -> bool:
+    """Returns whether a field sets anything, or a member of it if the gateway has its members."""
+    return not is_unset(raw) if name in _EMPTIABLE else _is_set(_read_value(raw))
+
+
+def _read_value(raw: msgspec.Raw) -> Any:
+    """Decodes a value; one with a number out of range stays as it is."""
     try:
-        return _is_set(_decode(raw))
+        return _decode(raw)
     except msgspec.DecodeError:
-        return True
+        return raw
 
 
 def _is_set(value: Any) -> bool:
@@ -149,10 +153,8 @@ def _is_set(value: Any) -> bool:
     return value is not None and value is not False and value not in ("", [])
 
 
-def _read_trace(raw: msgspec.Raw) -> str | None:
-    """Returns a trace as compact JSON; ``None`` for an empty one."""
-    if is_empty(raw):
-        return None
+def _read_trace(raw: msgspec.Raw) -> str:
+    """Returns a trace as compact JSON."""
     text: bytes = _encode(_read(_decode_trace, raw, "trace"))
     if len(text) > MAX_TRACE_BYTES:
         raise field_error(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -10,15 +10,7 @@ from inference.requests.problems import explain_decode_error, field_error
 
 Shape = TypeVar("Shape")
 
-# Values that set nothing: every field accepts them.
-_EMPTY: Final = frozenset((b"", b"null", b"false", b'""', b"[]", b"{}"))
-_EMPTY_BYTES: Final = 5
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-
-
-def is_unset(raw: msgspec.Raw) -> bool:
-    """Returns whether a member is missing, or has a value that sets nothing."""
-    return len(raw) <= _EMPTY_BYTES and bytes(raw) in _EMPTY
 
 
 def read(decoder: msgspec.json.Decoder[Shape], raw: msgspec.Raw, place: str) -> Shape:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from catalog.capabilities import NativeFormat
 from catalog.dialects.base import NativeBody, Operation
-from catalog.dialects.shared.raw import ESCAPE
+from catalog.dialects.shared.raw import ESCAPE, is_unset, read_text
 from config.api.errors import InvalidRequest
 from config.api.text import CONTROL_CHARACTERS
 from inference.requests import parsing
@@ -30,7 +30,7 @@ from inference.requests.problems import (
     missing_fields,
 )
 from inference.requests.responses.conversation import Conversation
-from inference.requests.responses.reading import is_unset, read
+from inference.requests.responses.reading import read
 from inference.requests.responses.reasoning import MARK
 from inference.requests.responses.tools import (
     MAX_NAMES,
@@ -256,7 +256,7 @@ def _refuse_unsupported(members: _Raws) -> None:
         raw = members.get(name, _Any())
         if not is_unset(raw) and bytes(raw) != _KEPT_RETENTION:
             raise field_error(name, text)
-    if bytes(members.get("truncation", b"")) == b'"auto"':
+    if read_text(members.get("truncation")) == "auto":
         raise field_error(
             "truncation", "This service does not shorten conversations. Set it to 'disabled'."
         )

@@ -15,10 +15,10 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from catalog.dialects.shared.raw import decode_members
+from catalog.dialects.shared.raw import decode_members, is_unset
 from inference.requests.limits import MAX_TOOLS
 from inference.requests.problems import convert_each, field_error, missing_fields
-from inference.requests.responses.reading import is_unset, read, read_members
+from inference.requests.responses.reading import read, read_members
 
 # The longest name of a function in chat.
 _NAME_LENGTH: Final = 128

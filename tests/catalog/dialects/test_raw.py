@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from catalog.dialects.shared import raw
-from catalog.dialects.shared.raw import encode_pieces, measure_value
+from catalog.dialects.shared.raw import encode_pieces, is_empty, is_unset, measure_value
 
 texts = st.text(st.sampled_from('aé€\U0001f600"\\\n\x00')) | st.text()
 
@@ -44,6 +44,19 @@ def test_half_of_a_pair_of_surrogates_is_refused(
 )
 def test_other_values_measure_as_their_json(text: bytes, size: int) -> None:
     assert measure_value(msgspec.Raw(text)) == size
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "null", "false", "true", '""', '" "', "[]", "[ ]", "[\n]", "[[]]", "{}", "{ }", "{\t\r\n}",
+        '{"a": null}', "0", "-0", "0.0", "-0.0e5", "0E+5", "1", "0.01", "1e999",
+    ],
+)  # fmt: skip
+def test_a_value_is_empty_however_it_is_written(text: str) -> None:
+    value = json.loads(text)
+    assert is_empty(msgspec.Raw(text.encode())) is not bool(value)
+    assert is_unset(msgspec.Raw(text.encode())) is (value in (None, "", [], {}) or value is False)
 
 
 long = msgspec.Raw(b'"%s"' % (b"x" * 70_000))

@@ -74,6 +74,16 @@ def test_the_format_is_the_one_that_was_asked_for(
     assert site.dialled()[0].body["response_format"] == sent
 
 
+@pytest.mark.parametrize("empty", ["[ ]", "{ }"])
+def test_an_empty_format_is_that_of_the_interface(site: Site, empty: str) -> None:
+    publish(site)
+    body = f'{{"model": "{site.model.slug}", "input": "one two", "response_format": {empty}}}'
+    answer = site.post(None, path=ROUTE, data=body)
+    assert answer.headers["Content-Type"] == "audio/pcm;rate=24000;channels=1"
+    assert site.dialled()[0].body["response_format"] == "pcm"
+    assert site.settled().status == "completed"
+
+
 def test_a_price_by_token_asks_for_the_count(site: Site) -> None:
     publish(site, price=factories.make_price("0.001", "0.002"))
     answer = speak(site, response_format="wav")

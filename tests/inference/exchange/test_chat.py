@@ -402,6 +402,21 @@ def test_gateway_fields_are_not_sent_upstream(site: Site) -> None:
     }
 
 
+@pytest.mark.parametrize("empty", ["[ ]", "[\n]"])
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_an_empty_format_sets_nothing_however_it_is_written(
+    site: Site, empty: str, is_stream: bool
+) -> None:
+    site.publish("sim-no-usage")
+    text = json.dumps(site.chat_body(stream=is_stream))[:-1] + f', "response_format": {empty}}}'
+    answer = site.post(None, data=text)
+    assert answer.status_code == 200
+    assert "error" not in answer.text
+    assert "response_format" not in site.dialled()[0].body
+    row = site.settled()
+    assert (row.status, row.prompt_tokens, row.is_estimated) == ("completed", 6, True)
+
+
 def test_an_unsupported_plugin_is_refused_before_admission(site: Site) -> None:
     site.publish()
     error = error_of(site.chat(plugins=[{"id": "moderation"}]), 400)

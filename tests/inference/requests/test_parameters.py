@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any, Final
 
+import msgspec
 import pytest
 from django.conf import settings
 
@@ -45,11 +46,13 @@ FACES: Final = {
     "responses": ["responses"],
     "others": ["embeddings", "rerank", "audio/speech", "images"],
 }
-NOTHINGS: Final[list[Any]] = [None, False, "", [], {}]
+NOTHINGS: Final[list[Any]] = [
+    None, False, "", [], {}, *map(msgspec.Raw, (b"[ ]", b"[\n]", b"{ }", b"{\t\r\n}")),
+]  # fmt: skip
 
 
 def read(route: str, /, **fields: Any) -> InferenceRequest:
-    body = json.dumps({"model": "a/b", **BODIES[route], **fields}).encode()
+    body = msgspec.json.encode({"model": "a/b", **BODIES[route], **fields})
     if route == "messages":
         return parse_message(body)
     if route == "responses":
@@ -126,7 +129,37 @@ def test_a_value_that_sets_nothing_is_never_refused(route: str, name: str) -> No
 @pytest.mark.parametrize("value", NOTHINGS)
 def test_an_empty_choice_of_a_chat_is_not_sent(name: str, value: Any) -> None:
     for route in FACES["chat"]:
-        assert name not in read(route, **{name: value}).fields
+        request = read(route, **{name: value})
+        assert name not in request.fields
+        assert request.text.size == 2
+
+
+@pytest.mark.parametrize("value", NOTHINGS)
+def test_an_empty_format_of_speech_is_that_of_the_interface(value: Any) -> None:
+    fields = read("audio/speech", response_format=value).fields
+    assert fields["response_format"] == msgspec.Raw(b'"pcm"')
+
+
+@pytest.mark.parametrize("number", [b"1e999", b"-1e999"])
+def test_a_number_out_of_range_is_no_value_of_the_gateway(number: bytes) -> None:
+    """Nothing but its reader decodes it."""
+    request = read("chat/completions", response_format=msgspec.Raw(b'{"type": %b}' % number))
+    assert request.needed_parameters == {"response_format"}
+    assert request.text.size == 2
+    assert read("images", x=msgspec.Raw(number)).needed_parameters == frozenset()
+    for name in ("route", "transforms", "debug"):
+        with pytest.raises(InvalidRequest, match=name):
+            read("chat/completions", **{name: msgspec.Raw(b"[%b]" % number)})
+
+
+def test_a_text_is_the_same_however_it_is_written() -> None:
+    read("chat/completions", route=msgspec.Raw(rb'"fall\u0062ack"'))
+    request = read(
+        "chat/completions", response_format=msgspec.Raw(rb'{"type": "json\u005fschema"}')
+    )
+    assert request.needed_parameters == {"response_format", "structured_outputs"}
+    with pytest.raises(InvalidRequest, match="truncation"):
+        read("responses", truncation=msgspec.Raw(rb'"\u0061uto"'))
 
 
 @pytest.mark.parametrize("route", BODIES)

@@ -219,4 +219,8 @@ def _raw(value: Any) -> msgspec.Raw:
 
 
 def _decode(value: Any) -> Any:
-    return msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value
+    """Decodes a member; one with a number out of range stays as it is."""
+    try:
+        return msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value
+    except msgspec.DecodeError:
+        return value

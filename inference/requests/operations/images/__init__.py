@@ -16,6 +16,7 @@ from catalog.dialects.shared.images.pictures import (
     read_members,
 )
 from catalog.dialects.shared.images.replies import IMAGE_TOKENS
+from catalog.dialects.shared.raw import read_text
 from catalog.pricing import Usage
 from catalog.tokens import TextCounts
 from inference.requests.operations.images.schema import ImagesRequest, check_images
@@ -131,8 +132,7 @@ def _complete(fields: Fields, reply: Reply) -> None:
 
     Nobody fetches them: a URL is the upstream's word.
     """
-    wanted = fields.get("response_format")
-    if wanted is None or bytes(wanted) != b'"b64_json"':
+    if read_text(fields.get("response_format")) != "b64_json":
         return
     if any("url" in image for image in reply.fields["data"]):
         raise UnusableReply(

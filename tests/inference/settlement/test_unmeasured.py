@@ -1,0 +1,136 @@
+"""A generation that cannot be measured: it holds up no other one, and it is settled."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from accounts.bearers import bearer_digests
+from billing.models import Transfer
+from catalog.dialects.base import Operation
+from inference.admission.decide import AdmissionRequest
+from inference.exchange.gateway import Exchange, Gateway
+from inference.models import Generation, Journal, WorkerBeat
+from inference.requests import parsing
+from inference.store import run_in_thread
+from inference.taps.figures import WorkerWatcher
+from tests.support.inference.site import Site
+from tests.support.ledger import assert_in_order
+
+BODY = (
+    b'{"model": "acme/falcon", "stream": true, "max_tokens": 100,'
+    b' "messages": [{"role": "user", "content": "one two"}]}'
+)
+Admit = Callable[[], Awaitable[Exchange]]
+# A request whose text is gone is taken by its bytes, four of them for a token.
+ROUGH_TOKENS = -(-parsing.parse(Operation.CHAT, BODY).prompt_bound // 4)
+
+
+def run(site: Site, work: Callable[[Gateway, Admit], Awaitable[None]]) -> None:
+    """Runs a gateway of its own, and what is done with it."""
+
+    async def open_and_work() -> None:
+        gateway = Gateway(WorkerWatcher)
+        await gateway.open()
+        key = await gateway.recognizer.recognize(bearer_digests(f"Bearer {site.tenant.api_key}"))
+
+        async def admit() -> Exchange:
+            occupancy = gateway.bulkheads.enter(key.organization_id, key.key_id)
+            request = parsing.parse(Operation.CHAT, BODY)
+            entry = AdmissionRequest(key.digest, request, "request-1")
+            return await gateway.admit(entry, key, occupancy)
+
+        async with asyncio.timeout(40):
+            await work(gateway, admit)
+        await gateway.close()
+
+    asyncio.run(open_and_work())
+
+
+def told_of(caplog: pytest.LogCaptureFixture, generation_id: str) -> list[str]:
+    return [each.getMessage() for each in caplog.records if generation_id in each.getMessage()]
+
+
+def test_one_that_cannot_be_measured_holds_up_no_heartbeat(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.publish()
+    found: dict[str, Any] = {}
+
+    async def work(gateway: Gateway, admit: Admit) -> None:
+        broken, other = await admit(), await admit()
+        broken.admission.request.forget()
+        worker = WorkerBeat.objects.filter(pk=gateway._heartbeat._history.worker)
+        before = (await run_in_thread(worker.get)).number
+        measured = Journal.objects.filter(prompt_tokens__gt=0)
+        while (
+            await run_in_thread(measured.count) < 2
+            or (await run_in_thread(worker.get)).number < before + 2
+        ):
+            await gateway.journal(is_first=True)
+        rows = await run_in_thread(lambda: dict(measured.values_list("pk", "prompt_tokens")))
+        found.update(broken=rows[broken.generation_id], other=rows[other.generation_id])
+        found["told"] = told_of(caplog, broken.generation_id)
+        for each in (broken, other):
+            each.settle(asyncio.CancelledError())
+
+    with caplog.at_level(logging.ERROR):
+        run(site, work)
+    assert (found["broken"], found["other"]) == (ROUGH_TOKENS, 6)
+    [line] = found["told"]
+    assert "KeyError" in line
+    assert not Generation.objects.filter(status="pending").exists()
+    assert_in_order()
+
+
+def test_one_whose_charge_fails_pays_for_its_bytes(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.publish("sim-no-usage")
+
+    async def work(gateway: Gateway, admit: Admit) -> None:
+        exchange = await admit()
+
+        async def deliver(data: bytes) -> None:
+            exchange.admission.request.forget()
+
+        with pytest.raises(KeyError):
+            await exchange.stream(deliver, deliver, lambda: True)
+
+    run(site, work)
+    row = site.settled()
+    assert (row.status, row.prompt_tokens, row.is_estimated) == ("failed", ROUGH_TOKENS, True)
+    assert row.cost_nano == 1_000 * ROUGH_TOKENS + 2_000 * row.completion_tokens
+    assert 0 < row.completion_tokens < 10
+    assert row.cost_nano < row.hold_nano
+    [line] = told_of(caplog, row.pk)
+    assert "one two" not in line
+    assert_in_order()
+
+
+@pytest.mark.parametrize(("output", "status"), [(40, "posted"), (0, "voided")])
+def test_one_whose_price_is_unknown_pays_its_hold_for_what_was_delivered(
+    site: Site, output: int, status: str
+) -> None:
+    site.publish()
+
+    async def work(gateway: Gateway, admit: Admit) -> None:
+        exchange = await admit()
+        item = exchange.attempts.item
+        route: Any = dataclasses.replace(item.candidate.route, price=None)
+        candidate = dataclasses.replace(item.candidate, route=route)
+        exchange.attempts.item = replace(item, candidate=candidate)
+        exchange._tally.add_output(output)
+        exchange.settle()
+
+    run(site, work)
+    row = site.settled()
+    assert (row.status, row.cost_nano) == ("completed", row.hold_nano if output else 0)
+    assert Transfer.objects.get(reference=row.pk).status == status
+    assert_in_order()
