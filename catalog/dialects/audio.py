@@ -49,6 +49,8 @@ _COMMON_OF_OTHERS: Final = 8_000
 _PLAIN_CODECS: Final = frozenset((1, 3, 6, 7))
 _EXTENSIBLE: Final = 0xFFFE
 _MS: Final = 1000
+# The longest sound that is believed is a year, so that sums stay in the range of the database.
+MOST_MS: Final = 365 * 24 * 3_600_000
 # More chunks are in no recording, and each takes a step.
 _MOST_CHUNKS: Final = 1_000
 # The containers whose length follows from their samples; others say it themselves.
@@ -131,10 +133,15 @@ def recognize(data: Piece) -> str | None:
 
 
 def measure(data: Piece, extension: str) -> Length:
-    """Returns the length of the audio in a file.
+    """Returns the length of the audio in a file, a year at most.
 
     Only the container that the bytes show is believed: the name of a file says nothing.
     """
+    length = _measure(data, extension)
+    return Length(min(length.estimate, MOST_MS), min(length.bound, MOST_MS))
+
+
+def _measure(data: Piece, extension: str) -> Length:
     found = recognize(data) or extension
     size, lowest = len(data), _LOWEST.get(found, _LOWEST_OF_OTHERS)
     bound = _divide(size, lowest)

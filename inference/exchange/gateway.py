@@ -51,7 +51,7 @@ from inference.routing.health import HealthTable
 from inference.routing.routes import Candidate, CatalogSnapshot, Route
 from inference.settlement.history import History
 from inference.settlement.journal import Heartbeat, Progress
-from inference.settlement.settle import Settlement, open_lanes
+from inference.settlement.settle import MOST_COUNT, Settlement, open_lanes
 from inference.store import CommitMemory
 
 logger = logging.getLogger(__name__)
@@ -602,9 +602,8 @@ class Exchange:
             return None
         self._urgent_bytes = output_bytes + _JOURNALLED_BYTES
         estimate = self._tally.estimate()
-        return Progress(
-            self.generation_id, estimate.prompt, estimate.completion if output_bytes else 0
-        )
+        tokens = estimate.prompt, estimate.completion if output_bytes else 0
+        return Progress(self.generation_id, *[min(max(each, 0), MOST_COUNT) for each in tokens])
 
     def count_roughly(self, error: Exception) -> None:
         """Reports, once, that the generation cannot be measured; its bytes count from now on.

@@ -52,7 +52,8 @@ WITH recent AS MATERIALIZED (
     FROM minutes WHERE endpoint_id IN (SELECT id FROM catalog_modelendpoint) GROUP BY 1, 2
 )
 INSERT INTO inference_endpointhour (hour, endpoint_id, tokens, minutes, minutes_up)
-SELECT hour, endpoint_id, least(sum(tokens), 9223372036854775807), sum(minutes), sum(minutes_up)
+SELECT hour, endpoint_id, greatest(least(sum(tokens), 9223372036854775807), 0), sum(minutes),
+       sum(minutes_up)
 FROM found GROUP BY 1, 2
 ON CONFLICT DO NOTHING
 """.replace("{minutes}", BUSY_MINUTES)

@@ -24,10 +24,10 @@ _SLACK: Final = timedelta(hours=1)
 # sums of others from being stored, so a sum of them ends at the range of its column.
 SUMS: Final = """
     count(*) AS requests, count(*) FILTER (WHERE status = 'failed') AS failed,
-    least(
+    greatest(least(
         coalesce(sum(coalesce(prompt_tokens, 0) + coalesce(completion_tokens, 0)), 0),
         9223372036854775807
-    ) AS tokens,
+    ), 0) AS tokens,
     coalesce(sum(cost_nano), 0) AS cost_nano,
     least(coalesce(sum(upstream_cost_nano), 0), 9223372036854775807) AS upstream_nano,
     coalesce(sum(latency_ms), 0) AS latency_ms, count(latency_ms) AS timed

@@ -46,10 +46,10 @@ summed AS (
     )
     SELECT organization_id, day, GROUPING(end_user) = 0, workspace_id, api_key_id, member_id,
            end_user, endpoint_id, model, provider_name, count(*),
-           least(coalesce(sum(prompt_tokens), 0), {most}),
-           least(coalesce(sum(completion_tokens), 0), {most}),
-           least(coalesce(sum(cached_tokens), 0), {most}),
-           least(coalesce(sum(reasoning_tokens), 0), {most}), sum(cost_nano),
+           greatest(least(coalesce(sum(prompt_tokens), 0), {most}), 0),
+           greatest(least(coalesce(sum(completion_tokens), 0), {most}), 0),
+           greatest(least(coalesce(sum(cached_tokens), 0), {most}), 0),
+           greatest(least(coalesce(sum(reasoning_tokens), 0), {most}), 0), sum(cost_nano),
            least(coalesce(sum(upstream_cost_nano) FILTER (WHERE is_byok), 0), {most}),
            count(*) FILTER (WHERE status = 'cancelled'),
            least(

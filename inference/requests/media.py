@@ -142,7 +142,9 @@ def _count_film(data: bytes) -> int | None:
         )
     except (struct.error, IndexError):
         return None
-    return -(-length // scale) if at > 0 and scale and length else None
+    if at <= 0 or not scale or not length:
+        return None
+    return min(-(-length // scale), audio.MOST_MS // _MS)
 
 
 def _count_pages(data: bytes) -> int | None:

@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from catalog.dialects.base import NativeBody, Operation
+from catalog.dialects.base import NativeBody, Operation, read_count
 from catalog.dialects.shared.multipart import FormPart
 from catalog.dialects.shared.raw import ESCAPE, is_empty, spell
 from catalog.dialects.shared.searches import SEARCH_FIELDS
@@ -63,16 +63,14 @@ _encode = msgspec.json.Encoder().encode
 _NO_PREFERENCES: Final = ProviderPreferences()
 
 
-class _Reasoning(msgspec.Struct):
-    max_tokens: int | None = None
-
-
 class _Thinking(msgspec.Struct):
-    thinking_budget: int | None = None
-    reasoning: _Reasoning | None = None
+    thinking_budget: Any = None
+    reasoning: Any = None
 
 
 _BUDGETS: Final = frozenset(("thinking_budget", "reasoning"))
+# No thought is longer, as no answer is.
+_MOST_THOUGHT: Final = 100_000_000
 _decode_thinking = msgspec.json.Decoder(_Thinking).decode
 
 
@@ -196,15 +194,20 @@ class InferenceRequest(msgspec.Struct, frozen=True):
 
     @property
     def thinking_budget(self) -> int | None:
-        """The most tokens of a thought that the request allows; ``None`` if it does not say."""
+        """The most tokens of a thought that the request allows; ``None`` if it does not say.
+
+        A number below zero says nothing: some providers take -1 for a thought of any length.
+        """
         try:
             budget = _decode_thinking(
                 _encode({name: self.fields[name] for name in _BUDGETS & self.fields.keys()})
             )
         except msgspec.DecodeError:
             return None
-        asked = (budget.thinking_budget, budget.reasoning and budget.reasoning.max_tokens)
-        return max((each for each in asked if isinstance(each, int)), default=None)
+        nested = budget.reasoning.get("max_tokens") if isinstance(budget.reasoning, dict) else None
+        counts = map(read_count, (budget.thinking_budget, nested))
+        most = max((each for each in counts if each is not None), default=None)
+        return None if most is None else min(most, _MOST_THOUGHT)
 
     @property
     def text(self) -> TextCounts:

@@ -59,7 +59,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """The estimated tokens of a running generation: the prompt's and the delivered completion's."""
+    """The estimated tokens of a running generation: the prompt's and the delivered completion's.
+
+    Both are in the range of their columns: another number would stop the heartbeat of all others.
+    """
 
     generation_id: str
     prompt_tokens: int

@@ -35,6 +35,8 @@ _PAUSE_SECONDS: Final = 0.01
 # The least time between two batches of few settlements. The accounts and meters of a busy
 # organization then have half as many versions.
 _INTERVAL_SECONDS: Final = 0.05
+# The most of a count that is stored, so that the sum of two is in the range of a column.
+MOST_COUNT: Final = 10**18
 # The lengths of the columns of what an upstream says.
 _LENGTHS: Final = {
     "finish_reason": 64, "native_finish_reason": 64, "upstream_id": 255, "upstream_model": 255
@@ -201,15 +203,27 @@ def _make_row(item: Settlement) -> SettlementRow:
         if text is not None:
             # Cut to its column, without NUL, which PostgreSQL cannot store.
             texts[name] = text.replace("\0", "")[: _LENGTHS[name]]
+    counts: dict[str, Any] = {
+        "prompt_tokens": None if usage is None else usage.prompt,
+        "completion_tokens": None if usage is None else usage.completion,
+        "cached_tokens": None if usage is None else usage.cached,
+        "cache_write_tokens": None if usage is None else usage.cache_write,
+        "reasoning_tokens": None if usage is None else usage.reasoning,
+        "claimed_prompt_tokens": None if claim is None else claim.prompt,
+        "claimed_completion_tokens": None if claim is None else claim.completion,
+        "allowed_prompt_tokens": None if claim is None else claim.allowed_prompt,
+        "allowed_completion_tokens": None if claim is None else claim.allowed_completion,
+    }
+    units = None if usage is None else usage.units
+    for numbers in (counts, units or {}):
+        for name, number in numbers.items():
+            if isinstance(number, int):
+                numbers[name] = min(max(number, 0), MOST_COUNT)
     return SettlementRow(
         id=item.generation_id,
         status=item.status,
-        prompt_tokens=None if usage is None else usage.prompt,
-        completion_tokens=None if usage is None else usage.completion,
-        cached_tokens=None if usage is None else usage.cached,
-        cache_write_tokens=None if usage is None else usage.cache_write,
-        reasoning_tokens=None if usage is None else usage.reasoning,
-        units=None if usage is None else usage.units,
+        **counts,
+        units=units,
         is_estimated=item.is_estimated,
         cost_nano=item.cost_nano,
         upstream_cost_nano=item.upstream_cost_nano,
@@ -219,10 +233,6 @@ def _make_row(item: Settlement) -> SettlementRow:
         attempts=item.attempts,
         latency_ms=item.latency_ms,
         duration_ms=item.duration_ms,
-        claimed_prompt_tokens=None if claim is None else claim.prompt,
-        claimed_completion_tokens=None if claim is None else claim.completion,
-        allowed_prompt_tokens=None if claim is None else claim.allowed_prompt,
-        allowed_completion_tokens=None if claim is None else claim.allowed_completion,
         excess_nano=0 if claim is None else claim.excess_nano,
         upstream_excess_nano=0 if claim is None else claim.upstream_excess_nano,
         cached_from=item.cached_from,

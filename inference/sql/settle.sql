@@ -140,7 +140,7 @@ locked_meters AS MATERIALIZED (
         -- At prices that a tenant states itself, and by tokens that its servers report, a meter may
         -- become full; nobody else waits for it.
         least(w.byok, 9223372036854775807 - m.byok) AS byok,
-        least(w.tokens, 9223372036854775807 - m.tokens) AS tokens
+        least(w.tokens, 9223372036854775807 - greatest(m.tokens, 0)) AS tokens
     FROM (
         SELECT * FROM used WHERE (SELECT count(*) FROM locked_accounts) >= 0 ORDER BY id
     ) AS w

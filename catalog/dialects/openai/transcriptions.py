@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from catalog.dialects.audio import MOST_MS
 from catalog.dialects.base import Call, InvalidReply, Reply, Untranslatable, read_usage
 from catalog.dialects.openai.members import (
     NULL,
@@ -19,8 +20,6 @@ from catalog.dialects.shared.multipart import MultipartContent, write_form
 from catalog.dialects.shared.raw import is_unset
 from catalog.pricing import Usage
 
-# The longest audio that is believed is a year, so that sums stay in the range of the database.
-_MOST_MS: Final = 365 * 24 * 3_600_000
 # Parameters that OpenAI's format lacks: only an endpoint that lists them gets them.
 _EXTENSIONS: Final = ("diarize", "keyterms")
 
@@ -83,4 +82,4 @@ def _read_milliseconds(seconds: Any) -> int | None:
         return None
     if not 0 <= seconds < math.inf:
         return None
-    return min(round(seconds * 1000), _MOST_MS) if seconds < _MOST_MS else _MOST_MS
+    return min(round(seconds * 1000), MOST_MS) if seconds < MOST_MS else MOST_MS

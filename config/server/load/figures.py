@@ -6,12 +6,15 @@ costs 0.2 µs, and one write stands for all observations of a quarter of a secon
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
 from prometheus_client import Counter, Histogram
+
+logger = logging.getLogger(__name__)
 
 Labels = tuple[str, ...]
 
@@ -34,7 +37,11 @@ class DeferredCounter:
             child = self._children.get(labels)
             if child is None:
                 child = self._children[labels] = self._counter.labels(*labels)
-            child.inc(amount)
+            try:
+                child.inc(amount)
+            except ValueError as exc:
+                # The others are those of other requests.
+                logger.error("an amount of the metric %s is not counted: %s", self._counter, exc)
 
 
 class _Observations:

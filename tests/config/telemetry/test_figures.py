@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from config.server.load.figures import DeferredCounter, DeferredHistogram
@@ -53,6 +54,19 @@ def test_a_deferred_counter_counts_when_it_is_flushed() -> None:
     counter.flush()
     counter.flush()
     assert sorted(samples(registry).values()) == [1.0, 3.5]
+
+
+def test_an_amount_that_is_refused_takes_no_other_one_away(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    registry = CollectorRegistry()
+    counter = DeferredCounter(Counter("x", "x", ("kind",), registry=registry))
+    counter.amounts["a",] -= 1
+    counter.amounts["b",] += 2
+    counter.flush()
+    assert sorted(samples(registry).values()) == [0.0, 2.0]
+    [record] = caplog.records
+    assert "counter:x" in record.getMessage()
 
 
 def test_a_blocked_event_loop_is_late(db: None) -> None:

@@ -152,6 +152,13 @@ def test_other_media_count_seconds_and_pages() -> None:
     )
 
 
+def test_no_film_is_longer_than_a_year() -> None:
+    header = b"\0\0\0\x6cmvhd\1\0\0\0" + bytes(16) + struct.pack(">IQ", 1, 2**64 - 1)
+    url = f"data:video/mp4;base64,{base64.b64encode(header).decode()}"
+    [film] = chat([{"type": "video_url", "video_url": {"url": url}}]).media
+    assert film == Medium("video", 365 * 86_400)
+
+
 @pytest.mark.parametrize(
     ("media", "medium", "tokens"),
     [
@@ -222,6 +229,12 @@ def test_a_description_names_every_part_of_a_hold() -> None:
         ({"thinking_budget": 300}, 300),
         ({"reasoning": {"max_tokens": 1_500}}, 1_500),
         ({"reasoning": {"effort": "low"}}, 2_000),
+        # Below zero nothing is stated, and no thought is longer than any answer.
+        *(({"thinking_budget": number}, 2_000) for number in (-1, -1_400, -(10**30), True, "all")),
+        ({"thinking_budget": -1, "reasoning": {"max_tokens": 1_500}}, 1_500),
+        ({"thinking_budget": 300, "reasoning": {"max_tokens": 1.5}}, 300),
+        ({"thinking_budget": 300.0}, 300),
+        *(({"thinking_budget": number}, 100_000_000) for number in (10**9, 10**30)),
     ],
 )
 def test_a_thought_beside_the_limit_is_held_and_believed(

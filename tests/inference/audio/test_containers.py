@@ -170,6 +170,12 @@ def test_a_length_that_needs_too_many_bytes_a_second_is_not_believed() -> None:
     assert measure(fast, "wav").bound == len(fast)
 
 
+def test_no_sound_is_longer_than_a_year() -> None:
+    endless = ogg(b"\x01vorbis" + struct.pack("<IBI", 0, 1, 1) + bytes(8), 2**62, 0)
+    year = 365 * 86_400_000
+    assert measure(endless, "ogg") == (year, year)
+
+
 def test_frames_beyond_a_bound_are_not_counted() -> None:
     # Frames of 24 ms in 24 bytes: those that are counted stand for the others, which may be longer.
     frames = mp3(100_000 + 4_000, second=0xF3, third=0x14)

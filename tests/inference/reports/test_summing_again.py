@@ -145,6 +145,25 @@ def test_the_prices_and_tokens_of_one_tenant_keep_no_sums_of_others_from_being_s
     assert list(hours) == [0, most]
 
 
+def test_counts_below_zero_keep_no_sums_from_being_stored(tenant: Tenant) -> None:
+    """An earlier release stored such counts; together they are below the range of a column."""
+    now = timezone.now()
+    first = make(tenant, now - 30 * HOUR)
+    for _ in range(2):
+        make(tenant, now - 30 * HOUR, model_endpoint=first.model_endpoint)
+    Generation.objects.update(**dict.fromkeys(TOKENS, -(2**62)))
+    other = factories.make_tenant()
+    make(other, now - 30 * HOUR, prompt_tokens=5, completion_tokens=7)
+    assert roll_up_usage() > 0
+    assert roll_up_hours() > 0
+    days = DailyUsage.objects.filter(by_end_user=False)
+    day = days.get(organization_id=tenant.organization.pk)
+    assert [getattr(day, name) for name in TOKENS] == [0] * 4
+    assert days.get(organization_id=other.organization.pk).prompt_tokens == 5
+    assert HourlyUsage.objects.get(requests=4).tokens == 0
+    assert set(EndpointHour.objects.values_list("tokens", flat=True)) == {0, 12}
+
+
 def test_a_range_that_ends_before_it_begins_is_refused(
     db: None, capsys: pytest.CaptureFixture[str]
 ) -> None:

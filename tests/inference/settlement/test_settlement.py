@@ -24,10 +24,11 @@ from catalog.pricing import MOST_NANO, Usage
 from config.server.batching.batcher import Batcher
 from config.server.batching.waits import Blocked
 from inference.admission.decide import AdmissionRequest
+from inference.admission.estimate import Claim
 from inference.exchange.gateway import Gateway
 from inference.models import Generation, Journal
 from inference.requests import parsing
-from inference.settlement.settle import Settlement, SettlementStore
+from inference.settlement.settle import MOST_COUNT, Settlement, SettlementStore
 from inference.settlement.sweeper import sweep
 from inference.taps.figures import WorkerWatcher
 from tests.support import factories
@@ -215,6 +216,35 @@ def test_a_meter_that_a_tenant_has_filled_keeps_no_generation_of_its_batch_waiti
     assert (meter.byok, meter.byok_daily, meter.tokens) == (most, 5, most)
     workspace = Meter.objects.get(subject_id=rows[0].workspace_id)
     assert workspace.tokens == 2 * MOST_RATE
+
+
+def test_a_meter_below_zero_keeps_no_generation_waiting(tenant: Tenant) -> None:
+    """An earlier release counted what was below zero."""
+    row = make_generation(tenant)
+    meters = Meter.objects.filter(subject_id=row.api_key_id)
+    meters.update(tokens=-9)
+    settle([Settlement(row.pk, "completed", usage=Usage(5, 7))])
+    assert facts(row) == ("completed", 5, 7, 0, None)
+    assert meters.get().tokens == 3
+
+
+def test_a_count_beyond_its_column_is_cut(tenant: Tenant) -> None:
+    row, neighbour = make_generation(tenant), make_generation(tenant)
+    usage = Usage(-5, 10**30, cached=-(10**30), audio=10**30, image_prompt=-5, output_images=2)
+    claim = Claim(10**30, -1, 10**30, 5, 3, 0)
+    settle(
+        [
+            Settlement(row.pk, "completed", usage=usage, claim=claim),
+            Settlement(neighbour.pk, "completed", usage=Usage(1, 2)),
+        ]
+    )
+    assert facts(row) == ("completed", 0, MOST_COUNT, 0, None)
+    assert row.cached_tokens == 0
+    assert row.units == {"audio": MOST_COUNT, "image_prompt": 0, "output_images": 2}
+    excess = Excess.objects.get(reference=row.pk)
+    assert (excess.claimed_prompt_tokens, excess.claimed_completion_tokens) == (MOST_COUNT, 0)
+    assert (excess.allowed_prompt_tokens, excess.allowed_completion_tokens) == (MOST_COUNT, 5)
+    assert facts(neighbour) == ("completed", 1, 2, 0, None)
 
 
 @pytest.mark.parametrize(

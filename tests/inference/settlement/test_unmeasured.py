@@ -18,6 +18,7 @@ from inference.admission.decide import AdmissionRequest
 from inference.exchange.gateway import Exchange, Gateway
 from inference.models import Generation, Journal, WorkerBeat
 from inference.requests import parsing
+from inference.settlement.settle import MOST_COUNT
 from inference.store import run_in_thread
 from inference.taps.figures import WorkerWatcher
 from tests.support.inference.site import Site
@@ -27,7 +28,7 @@ BODY = (
     b'{"model": "acme/falcon", "stream": true, "max_tokens": 100,'
     b' "messages": [{"role": "user", "content": "one two"}]}'
 )
-Admit = Callable[[], Awaitable[Exchange]]
+Admit = Callable[..., Awaitable[Exchange]]
 # A request whose text is gone is taken by its bytes, four of them for a token.
 ROUGH_TOKENS = -(-parsing.parse(Operation.CHAT, BODY).prompt_bound // 4)
 
@@ -40,9 +41,9 @@ def run(site: Site, work: Callable[[Gateway, Admit], Awaitable[None]]) -> None:
         await gateway.open()
         key = await gateway.recognizer.recognize(bearer_digests(f"Bearer {site.tenant.api_key}"))
 
-        async def admit() -> Exchange:
+        async def admit(body: bytes = BODY) -> Exchange:
             occupancy = gateway.bulkheads.enter(key.organization_id, key.key_id)
-            request = parsing.parse(Operation.CHAT, BODY)
+            request = parsing.parse(Operation.CHAT, body)
             entry = AdmissionRequest(key.digest, request, "request-1")
             return await gateway.admit(entry, key, occupancy)
 
@@ -134,3 +135,56 @@ def test_one_whose_price_is_unknown_pays_its_hold_for_what_was_delivered(
     assert (row.status, row.cost_nano) == ("completed", row.hold_nano if output else 0)
     assert Transfer.objects.get(reference=row.pk).status == status
     assert_in_order()
+
+
+@pytest.mark.parametrize("budget", [-(10**30), -9 * 10**18, 10**30])
+def test_no_budget_of_a_thought_stops_the_heartbeat(site: Site, budget: int) -> None:
+    site.own().edit(settings={"bound": {"thoughts_beside": True, "longest_thought": 2_000}})
+    found: dict[str, Any] = {}
+
+    async def work(gateway: Gateway, admit: Admit) -> None:
+        odd = await admit(
+            BODY.replace(b'"max_tokens"', b'"thinking_budget": %d, "max_tokens"' % budget)
+        )
+        running = [odd, await admit()]
+        for each in running:
+            each._tally.allow(each.attempts.candidate, each.attempts.item.max_tokens)
+            each._tally.add_output(40)
+        measured = Journal.objects.filter(completion_tokens__gt=0)
+        while await run_in_thread(measured.count) < len(running):
+            await gateway.journal(is_first=True)
+        rows = await run_in_thread(lambda: dict(measured.values_list("pk", "completion_tokens")))
+        found["tokens"] = [rows[each.generation_id] for each in running]
+        for each in running:
+            each.settle(asyncio.CancelledError())
+
+    run(site, work)
+    first, second = found["tokens"]
+    assert 0 < first == second < 40
+    assert not Generation.objects.filter(status="pending").exists()
+    assert_in_order()
+
+
+def test_a_progress_is_in_the_range_of_its_columns(site: Site) -> None:
+    site.publish()
+    found: list[int] = []
+
+    async def work(gateway: Gateway, admit: Admit) -> None:
+        exchange = await admit()
+        tally = exchange._tally
+        tally.add_output(40)
+        tally.estimate()
+        assert tally._text is not None
+        allowance = tally._allowance
+        tally._allowance = allowance._replace(prompt=10**30)
+        for tokens in (10**30, -(10**30), 0):
+            tally._text.tokens = tokens
+            progress = exchange.measure_progress()
+            assert progress is not None
+            found.append(progress.prompt_tokens)
+        tally._allowance = allowance
+        exchange.settle(asyncio.CancelledError())
+
+    run(site, work)
+    assert found[:2] == [MOST_COUNT, 0]
+    assert 0 < found[2] < 10
