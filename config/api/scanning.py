@@ -11,6 +11,7 @@ import codecs
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Final
 
 import msgspec
@@ -28,6 +29,15 @@ _AFTER_STRINGS: Final = frozenset((b",", b":", b"]", b"}"))
 _BACKSLASH: Final = b"\x01\x01"
 _QUOTE: Final = b"\x02\x02"
 _ESCAPED: Final = re.compile(rb"[\x01\x02\\]")
+# A number, the exponent of a large one, and the rest of one that a piece ends in.
+_NUMBER: Final = re.compile(rb"(?<![-+.0-9eE])-?[0-9][-+.0-9eE]*+")
+_EXPONENT: Final = re.compile(rb"[0-9][eE]\+?[0-9]{3}")
+_REST: Final = re.compile(rb"[-+.0-9eE]{0,4400}")
+_NUMBER_BYTES: Final = b"-+.0123456789eE"
+# No double has more digits before its point: more of them fill one of the windows. Integers may
+# have as many as Python reads.
+_WINDOW: Final = 309 // 2
+_MOST_DIGITS: Final = 4_300
 _decode_text = msgspec.json.Decoder(str).decode
 
 
@@ -52,13 +62,23 @@ class DuplicateKey(Exception):
         self.key = key
 
 
+class NumberOutOfRange(Exception):
+    """No decoder takes a number, which is in this member of the outermost object."""
+
+    def __init__(self, member: str) -> None:
+        super().__init__(member)
+        self.member = member
+
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """The most that a JSON text may hold.
 
     ``depth`` counts nested objects and lists, ``containers`` all objects and lists, ``members`` the
     keys of one object, and ``values`` everything: members, elements of lists and containers.
-    ``lists`` bounds the objects in the lists of these members of the outermost object.
+    ``lists`` bounds the objects in the lists of these members of the outermost object. With
+    ``numbers`` each number is in the range of its decoder: that of a double, unless it is an
+    integer.
     """
 
     depth: int
@@ -66,6 +86,7 @@ class Bounds:
     members: int
     values: int
     lists: Mapping[bytes, int] = field(default_factory=dict)
+    numbers: bool = False
 
 
 def scan(text: bytes | bytearray, bounds: Bounds, *, may_repeat: bool = False) -> None:
@@ -73,9 +94,10 @@ def scan(text: bytes | bytearray, bounds: Bounds, *, may_repeat: bool = False) -
 
     ``may_repeat`` accepts objects that repeat a key.
 
-    Raises :class:`BoundExceeded`, :class:`DuplicateKey`, and ``UnicodeDecodeError`` if the text is
-    not UTF-8. A text that is not JSON may pass: a decoder refuses it at the first wrong byte, and
-    up to that byte the scan has read it as the decoder does.
+    Raises :class:`BoundExceeded`, :class:`DuplicateKey`, :class:`NumberOutOfRange`, and
+    ``UnicodeDecodeError`` if the text is not UTF-8. A text that is not JSON may pass: a decoder
+    refuses it at the first wrong byte, and up to that byte the scan has read it as the decoder
+    does.
     """
     scanner = _Scanner(bounds, may_repeat)
     encoding = codecs.getincrementaldecoder("utf-8")()
@@ -83,8 +105,10 @@ def scan(text: bytes | bytearray, bounds: Bounds, *, may_repeat: bool = False) -
     start = 0
     while start < len(text):
         end = min(start + _PIECE_BYTES, len(text))
+        if bounds.numbers and text[end - 1] in _NUMBER_BYTES and (rest := _REST.match(text, end)):
+            end = rest.end()
         piece = bytes(view[start:end])
-        # An escape is not cut in two.
+        # An escape is not cut in two, nor is a number.
         if (len(piece) - len(piece.rstrip(b"\\"))) % 2 and end < len(text):
             piece += bytes(view[end : end + 1])
             end += 1
@@ -118,6 +142,8 @@ class _Scanner:
     string: list[bytes] | None = None
     # A whole string at the end of a piece, which is a key if a colon follows.
     last: bytes | None = None
+    # A number of the piece may be out of range.
+    has_large: bool = False
 
     def feed(self, piece: bytes) -> None:
         has_escapes = b"\\" in piece
@@ -135,6 +161,8 @@ class _Scanner:
         # Texts of strings and what follows each of them alternate; the last string may be open.
         is_open = len(parts) % 2 == 1
         beginning = parts.pop() if is_open else b""
+        if self.bounds.numbers:
+            self.has_large = _may_be_large(b" ".join(parts[1::2]))
         self._end_string(parts[0])
         self._read_structure(parts[1])
         commas = 0
@@ -178,6 +206,8 @@ class _Scanner:
             if rest[:1] == b":" and self.keys is not None:
                 self._add_key(self.last, self.keys)
             self.last = None
+        if self.has_large:
+            self._check_numbers(part)
         self.values += part.count(b",")
         for bracket in part.translate(None, _OTHERS):
             if bracket in b"{[":
@@ -186,6 +216,17 @@ class _Scanner:
                 self._close()
         if self.values > self.bounds.values:
             raise BoundExceeded("values", self.bounds.values)
+
+    def _check_numbers(self, part: bytes) -> None:
+        """Raises :class:`NumberOutOfRange` for such a number between two strings."""
+        for found in _NUMBER.finditer(part):
+            number = found[0].removeprefix(b"-")
+            try:
+                is_in = len(number) <= _MOST_DIGITS if number.isdigit() else isfinite(float(number))
+            except ValueError:
+                raise _NotJSON from None
+            if not is_in:
+                raise NumberOutOfRange(self.member.decode("utf-8", "replace"))
 
     def _open(self, keys: set[bytes] | None) -> None:
         self.containers += 1
@@ -224,6 +265,14 @@ class _Scanner:
         keys.add(key)
         if self.is_outermost:
             self.member, self.items = key, 0
+
+
+def _may_be_large(structure: bytes) -> bool:
+    """Returns whether a number may be out of range, by what is fast to find."""
+    if (b"e" in structure or b"E" in structure) and _EXPONENT.search(structure):
+        return True
+    starts = range(0, len(structure) - _WINDOW + 1, _WINDOW)
+    return any(structure[start : start + _WINDOW].isdigit() for start in starts)
 
 
 def _read_key(key: bytes) -> bytes:

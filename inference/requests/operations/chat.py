@@ -116,7 +116,7 @@ _WEB_SEARCH: Final = "openrouter:web_search"
 
 
 class _Format(msgspec.Struct):
-    # Raw, because nothing has decoded it: a number may be out of range.
+    # Raw: a preset of an earlier release may have a number out of range.
     type: msgspec.Raw = msgspec.Raw()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from config.api import scanning
-from config.api.scanning import BoundExceeded, Bounds, DuplicateKey, scan
+from config.api.scanning import BoundExceeded, Bounds, DuplicateKey, NumberOutOfRange, scan
 from inference.requests.limits import check_short
 
 BOUNDS = Bounds(depth=200, containers=1000, members=100, values=2000)
@@ -70,6 +71,34 @@ def test_a_scan_finds_what_a_decoder_sees_wherever_pieces_end(
                     check(text.encode(), BOUNDS)
             else:
                 check(text.encode(), BOUNDS)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 64, 128 * 1024])
+@pytest.mark.parametrize(
+    ("number", "is_read"),
+    [
+        ("1e400", False), ("-1.5E+309", False), ("1" * 400 + ".5", False),
+        ("-" + "9" * 5_000, False), ("0." + "0" * 300 + "1e800", False),
+        ("1e308", True), ("1e-400", True), ("0e999", True),
+        ("9" * 400, True), ("0." + "3" * 5_000, True), ("1" + "0" * 400 + "e-200", True),
+        ("[true, 1e5]", True), ('"1e400"', True), ('"\\"1e400"', True), ('["1e4", "00"]', True),
+    ],
+)  # fmt: skip
+def test_a_number_out_of_range_is_found_wherever_pieces_end(
+    size: int, number: str, is_read: bool
+) -> None:
+    text = f'{{"a": [1, 2e2], "b": {{"c": [null,{number}], "d": true}}, "e": 5}}'.encode()
+    bounds = replace(BOUNDS, numbers=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scanning, "_PIECE_BYTES", size)
+        for check in CHECKS:
+            check(text, BOUNDS)
+            if is_read:
+                check(text, bounds)
+                continue
+            with pytest.raises(NumberOutOfRange) as raised:
+                check(text, bounds)
+            assert raised.value.member == "b"
 
 
 @given(st.binary(max_size=60), st.integers(2, 9))

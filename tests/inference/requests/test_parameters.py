@@ -140,16 +140,24 @@ def test_an_empty_format_of_speech_is_that_of_the_interface(value: Any) -> None:
     assert fields["response_format"] == msgspec.Raw(b'"pcm"')
 
 
-@pytest.mark.parametrize("number", [b"1e999", b"-1e999"])
-def test_a_number_out_of_range_is_no_value_of_the_gateway(number: bytes) -> None:
-    """Nothing but its reader decodes it."""
-    request = read("chat/completions", response_format=msgspec.Raw(b'{"type": %b}' % number))
-    assert request.needed_parameters == {"response_format"}
-    assert request.text.size == 2
-    assert read("images", x=msgspec.Raw(number)).needed_parameters == frozenset()
-    for name in ("route", "transforms", "debug"):
-        with pytest.raises(InvalidRequest, match=name):
-            read("chat/completions", **{name: msgspec.Raw(b"[%b]" % number)})
+@pytest.mark.parametrize("number", [b"1e999", b"-1E+309", b"1" * 400 + b".5", b"-" + b"9" * 5_000])
+@pytest.mark.parametrize("size", [1, 40_000])
+@pytest.mark.parametrize("route", BODIES)
+def test_a_number_out_of_range_is_refused_by_name(route: str, size: int, number: bytes) -> None:
+    """Most members stay raw: nobody shall find later that he cannot read one."""
+    for name, value in (("response_format", b'{"type": %b}'), ("store", b"%b"), ("x", b"[{}, %b]")):
+        with pytest.raises(InvalidRequest) as raised:
+            read(route, **{"pad": "x" * size, name: msgspec.Raw(value % number), "z": "1e999"})
+        text = "Has a number that is out of range."
+        assert raised.value.metadata == {"fields": {name: text}}
+
+
+@pytest.mark.parametrize("number", [b"1e308", b"1e-999", b"0e999", b"9" * 400, b"0." + b"3" * 999])
+def test_a_number_of_any_length_is_read_as_it_is(number: bytes) -> None:
+    raw = msgspec.Raw(b'{"type": "json_schema", "x": %b}' % number)
+    for size in (1, 40_000):
+        fields = read("chat/completions", user="ann", pad="x" * size, response_format=raw).fields
+        assert fields["response_format"] == raw
 
 
 def test_a_text_is_the_same_however_it_is_written() -> None:
