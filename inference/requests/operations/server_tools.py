@@ -129,8 +129,9 @@ _decode_lifetime = msgspec.json.Decoder(_Lifetime | str | None).decode
 _decode_parameters = msgspec.json.Decoder(_Parameters | bool | None).decode
 _decode_value = msgspec.json.Decoder(Any).decode
 _NOTHING: Final = msgspec.Raw()
+_NULL: Final = msgspec.Raw(b"null")
 _decode_raw_tools = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_decode_tool = msgspec.json.Decoder(_Tool).decode
+_decode_type = msgspec.json.Decoder(_Choice).decode
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -184,7 +185,7 @@ class _Reader:
         self.is_forced = False
 
     def add_tools(self, fields: dict[str, msgspec.Raw]) -> None:
-        tools = _decode(_decode_tools, fields.get("tools")) or []
+        tools = _read(_decode_tools, "tools", fields.get("tools", _NULL)) or []
         raws = _decode_raw_tools(fields["tools"]) if tools else []
         self.types = {tool.type for tool in tools if isinstance(tool.type, str)}
         for tool, raw in zip(tools, raws, strict=True):
@@ -232,7 +233,7 @@ class _Reader:
 
 def _costs(name: str, fields: dict[str, msgspec.Raw]) -> bool:
     """Returns whether a field has a value other than the usual one; renames a tier's alias."""
-    value = _decode(_decode_value, fields[name])
+    value = _read(_decode_value, name, fields[name])
     if name != "service_tier":
         return bool(value)
     if value is not None and not isinstance(value, str):
@@ -309,8 +310,16 @@ def _drop_members(raw: msgspec.Raw, names: Set[str]) -> msgspec.Raw:
 
 def _type_of(raw: msgspec.Raw) -> str | None:
     """Returns the type of a tool; ``None`` for one without, or with a type that is not text."""
-    tool = _decode(_decode_tool, raw)
+    tool = _decode(_decode_type, raw)
     return tool.type if tool is not None and isinstance(tool.type, str) else None
+
+
+def _read(decode: Any, name: str, raw: msgspec.Raw) -> Any:
+    """Decodes a field; raises :class:`InvalidRequest`: what is not read would cost nothing."""
+    try:
+        return decode(raw)
+    except msgspec.DecodeError:
+        raise field_error(name, "Has a number that is out of range.") from None
 
 
 def _decode(decode: Any, raw: msgspec.Raw | None) -> Any:

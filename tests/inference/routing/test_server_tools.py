@@ -7,6 +7,7 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
+import msgspec
 import pytest
 
 from catalog.capabilities import UNDESCRIBED, Capabilities, NativeFormat
@@ -19,6 +20,7 @@ from inference.exchange.attempts import build_call
 from inference.exchange.tally import Tally
 from inference.requests import parsing
 from inference.requests.messages import native
+from inference.requests.operations.server_tools import leave_out
 from inference.routing.candidates import Selection
 from inference.routing.routes import Route, RoutingDefaults
 from tests.support.database.snapshots import unchanged
@@ -61,6 +63,33 @@ def sent(request: parsing.InferenceRequest, selection: Selection) -> dict[str, A
     fields = {name: json.loads(bytes(raw)) for name, raw in call.fields.items()}
     del fields["messages"]
     return fields
+
+
+@pytest.mark.parametrize("is_checked", [False, True])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("tools", [SEARCH, {**FUNCTION, "max_uses": 7.5}]),
+        ("tools", [{**SEARCH, "max_uses": 7.5}]),
+        ("store", 7.5),
+        ("service_tier", {"a": 7.5}),
+    ],
+)
+def test_a_number_out_of_range_hides_nothing_that_costs(
+    name: str, value: Any, is_checked: bool
+) -> None:
+    """A preset of an earlier release may have such a number, and joins a body that was checked."""
+    body = {"model": "a/b", "messages": [{"role": "user", "content": "x"}], name: value}
+    text = json.dumps(body).replace("7.5", "1e400").encode()
+    with pytest.raises(InvalidRequest) as raised:
+        parsing.parse(Operation.CHAT, text, is_checked=is_checked)
+    assert list(raised.value.metadata["fields"]) == [name]
+
+
+def test_a_tool_is_left_out_whatever_it_says_beside_its_type() -> None:
+    fields: dict[str, Any] = {"tools": msgspec.Raw(b'[{"type": "web_search", "max_uses": 1e400}]')}
+    leave_out(fields, frozenset(("web_search",)))
+    assert fields == {}
 
 
 def test_the_next_endpoint_that_has_a_rate_is_used() -> None:
