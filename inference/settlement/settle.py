@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from catalog.pricing import Usage
 from config.api.errors import Unavailable
+from config.api.text import NOT_STORABLE
 from config.server.batching.lanes import Lane, Lanes
 from config.server.batching.waits import Blocked, Suspects
 from config.sql import load_statement
@@ -37,10 +38,11 @@ _PAUSE_SECONDS: Final = 0.01
 _INTERVAL_SECONDS: Final = 0.05
 # The most of a count that is stored, so that the sum of two is in the range of a column.
 MOST_COUNT: Final = 10**18
-# The lengths of the columns of what an upstream says.
+# The lengths of the columns of what an upstream says, and that of any other text.
 _LENGTHS: Final = {
     "finish_reason": 64, "native_finish_reason": 64, "upstream_id": 255, "upstream_model": 255
 }  # fmt: skip
+_LENGTH: Final = 255
 _encode = msgspec.json.Encoder().encode
 
 
@@ -77,6 +79,7 @@ class Settlement(msgspec.Struct, frozen=True):
             native_finish_reason=None,
             upstream_id=None,
             upstream_model=None,
+            usage=None if self.usage is None else replace(self.usage, image_variant=""),
         )
 
 
@@ -199,10 +202,6 @@ def settlement_parameters(batch: Sequence[Settlement]) -> list[str]:
 def _make_row(item: Settlement) -> SettlementRow:
     usage, claim = item.usage, item.claim
     texts: dict[str, Any] = {name: getattr(item, name) for name in _LENGTHS}
-    for name, text in texts.items():
-        if text is not None:
-            # Cut to its column, without NUL, which PostgreSQL cannot store.
-            texts[name] = text.replace("\0", "")[: _LENGTHS[name]]
     counts: dict[str, Any] = {
         "prompt_tokens": None if usage is None else usage.prompt,
         "completion_tokens": None if usage is None else usage.completion,
@@ -215,10 +214,14 @@ def _make_row(item: Settlement) -> SettlementRow:
         "allowed_completion_tokens": None if claim is None else claim.allowed_completion,
     }
     units = None if usage is None else usage.units
-    for numbers in (counts, units or {}):
-        for name, number in numbers.items():
-            if isinstance(number, int):
-                numbers[name] = min(max(number, 0), MOST_COUNT)
+    attempts = [{**each} for each in item.attempts]
+    for members in (texts, counts, units or {}, *attempts):
+        for name, value in members.items():
+            if isinstance(value, int):
+                members[name] = min(max(value, 0), MOST_COUNT)
+            elif isinstance(value, str):
+                # One that PostgreSQL cannot store would end its generation without a charge.
+                members[name] = NOT_STORABLE.sub("", value)[: _LENGTHS.get(name, _LENGTH)]
     return SettlementRow(
         id=item.generation_id,
         status=item.status,
@@ -230,7 +233,7 @@ def _make_row(item: Settlement) -> SettlementRow:
         reported_cost_nano=item.reported_cost_nano,
         **texts,
         error_type=item.error_type,
-        attempts=item.attempts,
+        attempts=attempts,
         latency_ms=item.latency_ms,
         duration_ms=item.duration_ms,
         excess_nano=0 if claim is None else claim.excess_nano,

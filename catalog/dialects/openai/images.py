@@ -51,6 +51,7 @@ from catalog.dialects.shared.multipart import FormPart, encode_form
 from catalog.dialects.shared.replies import EventParser
 from catalog.dialects.shared.sse import EventDecoder
 from catalog.pricing import Usage
+from config.api.text import CONTROL_CHARACTERS
 from config.egress import OutboundRequest
 
 EDITS: Final = "images/edits"
@@ -63,6 +64,8 @@ _NOT_SENT: Final = frozenset(("stream", "safety_identifier"))
 _PIECE_BYTES: Final = 128 * 1024
 _EXTENSIONS: Final = {"image/png": "png", "image/jpeg": "jpg", "image/webp": "webp"}
 _LARGE_EVENT_BYTES: Final = 16 * 1024
+# The words of a size and a quality are not longer.
+_WORD: Final = 64
 _encode = msgspec.json.Encoder().encode
 _decode_images = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 
@@ -245,8 +248,8 @@ def _parse_usage(fields: dict[str, msgspec.Raw], images: int) -> Usage:
 
 def _read_variant(fields: dict[str, msgspec.Raw]) -> str:
     """Returns size and quality as the answer states them, for instance ``1024x1024/high``."""
-    stated = (read_text(fields, name) for name in ("size", "quality"))
-    return "/".join(text for text in stated if text)[:64]
+    stated = ((read_text(fields, name) or "")[:_WORD] for name in ("size", "quality"))
+    return "/".join(filter(None, (CONTROL_CHARACTERS.sub("", text) for text in stated)))[:_WORD]
 
 
 def _first(*values: Any) -> Any:

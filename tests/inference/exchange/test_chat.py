@@ -478,6 +478,8 @@ def test_an_attempt_names_the_own_credential_and_the_alias_that_was_asked_for(si
     credential = factories.make_credential(site.tenant, site.provider)
     own = {"credential_id": str(credential.pk)}
     assert store_attempt(site, "house-best") == own | {"requested": "house-best"}
+    # A text that the database refuses would leave the generation without a charge.
+    assert store_attempt(site, "house-\0best") == own | {"requested": "house-best"}
     assert store_attempt(site, site.model.slug) == own
     credential.remove()
     assert store_attempt(site, site.model.slug) == {}

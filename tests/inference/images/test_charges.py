@@ -11,11 +11,13 @@ import pytest
 from catalog.dialects.base import Operation
 from catalog.pricing import Price
 from catalog.pricing.rules import Billable, Rule
+from config.credentials import Secret
 from inference.requests import parsing
 from tests.support import factories
-from tests.support.inference.pictures import ROUTER, reference
+from tests.support.inference.pictures import ENCODED, ROUTER, reference
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
+from tests.support.upstreams.tls import answering, serving, trusted_context
 
 
 def ask(site: Site, **fields: Any) -> Any:
@@ -71,6 +73,26 @@ def test_images_are_billed_by_size_and_quality(
     row = site.settled()
     assert (row.cost_nano, row.is_estimated) == (cost, False)
     assert row.units["output_images"] == fields.get("n", 1)
+    assert_in_order()
+
+
+def test_a_size_that_no_database_stores_is_billed_at_once(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    image = {"data": [{"b64_json": ENCODED}], "size": "1024x1024\0", "quality": "\x1fhigh"}
+    script = answering(json.dumps(image).encode(), headers=("Content-Type: application/json",))
+    with serving(script, trusted_context()) as server:
+        site.publish(
+            provider=factories.make_provider(
+                "odd", base_url=f"https://127.0.0.1:{server.port}/v1", secret=Secret("operator-123")
+            ),
+            price=by_image(**SIZES),
+        )
+        assert ask(site).status_code == 200
+    row = site.settled()
+    assert (row.status, row.cost_nano) == ("completed", 200_000_000)
+    assert row.units == {"output_images": 1, "image_variant": "1024x1024/high"}
+    assert [each for each in caplog.records if each.levelname == "ERROR"] == []
     assert_in_order()
 
 

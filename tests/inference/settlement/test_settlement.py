@@ -286,15 +286,32 @@ def test_texts_of_the_upstream_are_cut_to_their_columns(tenant: Tenant) -> None:
             Settlement(
                 row.pk,
                 "completed",
+                usage=Usage(0, 0, output_images=1, image_variant="1024x1024\0/high" + "v" * 256),
                 finish_reason="f\0" * 65,
+                native_finish_reason="\udc00stop\ud800",
                 upstream_id="i" * 256,
                 upstream_model="\0" + "m" * 256,
+                attempts=[{"requested": "a\0", "is_byok": True, "status": 200}],
             )
         ]
     )
     row.refresh_from_db()
+    assert row.attempts == [{"requested": "a", "is_byok": True, "status": 200}]
+    assert row.units == {"output_images": 1, "image_variant": "1024x1024/high" + "v" * 241}
+    assert row.native_finish_reason == "stop"
     assert (row.finish_reason, row.upstream_id) == ("f" * 64, "i" * 255)
     assert row.upstream_model == "m" * 255
+
+
+def test_a_settlement_can_do_without_each_text_of_the_upstream() -> None:
+    words = dict.fromkeys(
+        ("finish_reason", "native_finish_reason", "upstream_id", "upstream_model"), "x"
+    )
+    usage = Usage(5, 7, output_images=1)
+    given = Settlement("gen-1", "completed", usage=replace(usage, image_variant="x"), **words)
+    assert given.without_upstream_texts() == Settlement("gen-1", "completed", usage=usage)
+    free = Settlement("gen-1", "failed")
+    assert free.without_upstream_texts() == free
 
 
 def test_a_cost_beyond_bigint_does_not_affect_its_batch(
