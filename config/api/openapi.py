@@ -33,7 +33,7 @@ class ErrorSerializer(serializers.Serializer[Any]):
     error = ErrorDetailSerializer()
 
 
-_COMMON_ERRORS: Final = ("401", "403", "500", "503")
+_COMMON_ERRORS: Final = ("401", "403", "429", "500", "503")
 
 
 class Schema(AutoSchema):
@@ -60,7 +60,7 @@ class Schema(AutoSchema):
                 parameter.pop("description", None)
         own = [str(status) for status in operation.pop("x-errors", ())]
         if self.method in ("POST", "PATCH", "PUT"):
-            own += ["400", "413", "415"]
+            own += ["400", "408", "413", "415"]
         reference = {
             "content": {
                 "application/json": {

@@ -20,6 +20,7 @@ from inference.models import Generation
 from tests.support import factories
 from tests.support.attack import Answer, Line, connect, head_of
 from tests.support.bulkheads.counters import read_counter
+from tests.support.contract import document
 from tests.support.factories import Tenant
 from tests.support.inference.site import CHAT, Site
 from tests.support.processes import serve
@@ -125,6 +126,7 @@ def test_a_key_holds_its_share_of_the_buffers(
     caller = keys_of(site.tenant)[index]
     answer = fill(site, lines, [caller], "key_bytes")
     assert_refused(answer, 429, "rate_limit_exceeded")
+    document.check("POST", caller[0], 429, "application/json", answer.body)
     assert site.chat().status_code == 200
     assert site.post(site.chat_body(), key=neighbour.api_key).status_code == 200
     assert Generation.objects.count() == 2

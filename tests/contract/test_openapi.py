@@ -181,7 +181,7 @@ def test_every_operation_requires_a_key_and_documents_its_errors(golden: dict[st
             key = {"apiKey": []}
             optional = operation["operationId"] in OPEN
             assert operation["security"] == ([key, {}] if optional else [key])
-            for status in ("401", "403", "500"):
+            for status in ("401", "403", "429", "500"):
                 schema = operation["responses"][status]["content"]["application/json"]["schema"]
                 assert schema in (
                     error,
@@ -248,7 +248,9 @@ def test_every_inference_operation_documents_its_headers(golden: dict[str, Any])
         assert sent >= {"X-OpenRouter-Metadata", "X-Session-Id", "HTTP-Referer"}, path
         answers = operation["responses"]
         assert "X-Request-Id" in answers["200"]["headers"], path
-        assert answers.keys() >= {"400", "401", "402", "404", "413", "429", "502", "503", "529"}
+        assert answers.keys() >= {
+            "400", "401", "402", "404", "408", "413", "429", "502", "503", "529",
+        }  # fmt: skip
         for status in ("429", "503", "529"):
             assert "Retry-After" in answers[status]["headers"], (path, status)
         if path != "/messages/count_tokens":

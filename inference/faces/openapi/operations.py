@@ -20,6 +20,7 @@ _ERRORS: Final = {
     "403": "The key may not do this, the organization is suspended, a budget is spent, or a "
     "content filter refused the request.",
     "404": "There is no such model, or no endpoint that may serve it.",
+    "408": "Your `X-Request-Timeout` is over, or the body or the content filters took too long.",
     "409": "A request with this `Idempotency-Key` runs, or its answer is not kept.",
     "413": "The body is too large.",
     "415": "The body has another `Content-Encoding` than `gzip` or `zstd`.",
@@ -57,7 +58,7 @@ EXAMPLES: Final[dict[str, dict[str, Any]]] = {
 _RETRYABLE: Final = frozenset(("429", "503", "529"))
 _REPEATED: Final = frozenset(("409", "422"))
 # Errors that no repetition cures may have these.
-_FINAL: Final = ("402", "403", "409", "429")
+_FINAL: Final = ("402", "403", "408", "409", "429")
 _MESSAGES_TAG: Final = "anthropic-messages"
 
 

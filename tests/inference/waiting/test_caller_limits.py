@@ -7,9 +7,11 @@ from typing import Any
 
 import openai
 import pytest
+import requests
 from django.conf import LazySettings
 
 from inference.faces.connection import Patience, read_patience
+from tests.support.contract import document
 from tests.support.contract.sdks import openai_client
 from tests.support.inference.site import CHAT, MESSAGES, Site, events_of
 from tests.support.ledger import assert_in_order
@@ -18,6 +20,13 @@ LATE = (
     "The time limit of the request itself is over: X-Request-Timeout, or the timeout of the SDK. "
     "Allow more time."
 )
+
+
+def assert_late(answer: requests.Response) -> None:
+    assert (answer.status_code, answer.json()["error"]["message"]) == (408, LATE)
+    assert answer.headers["X-Should-Retry"] == "false"
+    document.check("POST", CHAT, 408, "application/json", answer.content)
+    document.check_headers("POST", CHAT, 408, answer.headers)
 
 
 def assert_cancelled(site: Site) -> None:
@@ -35,16 +44,14 @@ def assert_cancelled(site: Site) -> None:
 def test_a_plain_call_ends_at_the_callers_limit(site: Site, name: str) -> None:
     site.publish("sim-stall")
     answer = site.post(site.chat_body(), headers={name: "0.5"})
-    assert answer.status_code == 408
-    assert answer.json()["error"]["message"] == LATE
-    assert answer.headers["X-Should-Retry"] == "false"
+    assert_late(answer)
     assert_cancelled(site)
 
 
 def test_a_stream_ends_at_the_limit_in_all(site: Site) -> None:
     site.publish("sim-stall")
     answer = site.post(site.chat_body(stream=True), headers={"X-Request-Timeout": "0.5"})
-    assert (answer.status_code, answer.json()["error"]["message"]) == (408, LATE)
+    assert_late(answer)
     assert_cancelled(site)
 
 
