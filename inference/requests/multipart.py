@@ -6,11 +6,13 @@ this module then sees one kind of request.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
-from typing import Annotated, Any, Final
+from types import NoneType
+from typing import Annotated, Any, Final, Union, get_args
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
@@ -34,6 +36,18 @@ _encode = msgspec.json.Encoder().encode
 # How the document shows a file of a form, and a field that holds JSON.
 FormFile = Annotated[str, msgspec.Meta(extra_json_schema={"type": "string", "format": "binary"})]
 FormJson = Annotated[str, msgspec.Meta(extra_json_schema={"contentMediaType": "application/json"})]
+
+
+def describe_field(field: msgspec.structs.FieldInfo, as_json: Collection[str]) -> tuple[Any, ...]:
+    """Returns a member of a request as the document shows it in a form.
+
+    It is a text, or none at all, but never null; those named in ``as_json`` are JSON in a text.
+    """
+    if field.required:
+        return field.name, field.type
+    kinds = [kind for kind in get_args(field.type) if kind is not NoneType]
+    kind = FormJson if field.name in as_json else Union[tuple(kinds) or (field.type,)]  # noqa: UP007
+    return field.name, kind | UnsetType, UNSET
 
 
 class FieldKind(Enum):

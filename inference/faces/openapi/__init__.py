@@ -8,7 +8,13 @@ import msgspec
 
 from inference.faces.openapi.answers import EmbeddingsResponse, RerankResponse
 from inference.faces.openapi.chat import CHAT_SHAPES, ChatRequest, TextRequest
-from inference.faces.openapi.media import MEDIA_SHAPES, SpeechRequest
+from inference.faces.openapi.media import (
+    MEDIA_SHAPES,
+    ImageGenerationsRequest,
+    ImagesRequest,
+    SpeechRequest,
+    TranscriptionRequest,
+)
 from inference.faces.openapi.messages import (
     MESSAGES_SHAPES,
     MESSAGES_UNIONS,
@@ -17,18 +23,24 @@ from inference.faces.openapi.messages import (
 )
 from inference.faces.openapi.operations import OPERATIONS, describe
 from inference.faces.openapi.responses import RESPONSES_SHAPES, RESPONSES_UNIONS, ResponsesRequest
-from inference.faces.openapi.shapes import make_schemas
-from inference.faces.routes import COUNT_TOKENS, EDITS, MESSAGES, RESPONSES, ROUTES
-from inference.requests.operations import ROWS
+from inference.faces.openapi.shapes import WHOLE, make_schemas, refine
+from inference.faces.routes import COUNT_TOKENS, EDITS, IMAGES, MESSAGES, RESPONSES, ROUTES
+from inference.requests.operations.embeddings import EmbeddingsRequest
 from inference.requests.operations.images.edits import EditsForm
+from inference.requests.operations.rerank import RerankRequest
 
 _PREFIX: Final = "/api/v1/"
-# The shapes whose members the parser partly keeps raw, and those of routes with formats of their
-# own. The shape of any other route is the parser's.
+# The shapes of bodies: members that the parser keeps raw have their type, and none allows what is
+# always refused.
 _REQUESTS: Final[dict[str, type[msgspec.Struct]]] = {
     "/api/v1/chat/completions": ChatRequest,
     "/api/v1/completions": TextRequest,
+    "/api/v1/embeddings": refine(EmbeddingsRequest, optional=WHOLE),
+    "/api/v1/rerank": refine(RerankRequest, optional=WHOLE),
     "/api/v1/audio/speech": SpeechRequest,
+    "/api/v1/audio/transcriptions": TranscriptionRequest,
+    IMAGES: ImagesRequest,
+    "/api/v1/images/generations": ImageGenerationsRequest,
     MESSAGES: MessagesRequest,
     COUNT_TOKENS: CountTokensRequest,
     RESPONSES: ResponsesRequest,
@@ -44,19 +56,18 @@ def document_inference_routes(
 
     Raises :class:`ValueError` for two shapes of the same name.
     """
-    requests = {path: ROWS[route.operation].shape for path, route in ROUTES.items()} | _REQUESTS
     shapes = make_schemas(
         [
-            *requests.values(), *CHAT_SHAPES, *MESSAGES_SHAPES, *RESPONSES_SHAPES, *MEDIA_SHAPES,
+            *_REQUESTS.values(), *CHAT_SHAPES, *MESSAGES_SHAPES, *RESPONSES_SHAPES, *MEDIA_SHAPES,
             EmbeddingsResponse, RerankResponse,
         ]
     ) | _UNIONS  # fmt: skip
     components = result["components"]["schemas"]
     if repeated := components.keys() & shapes.keys():
         raise ValueError(f"Two shapes have the name {', '.join(sorted(repeated))}.")
-    for path, shape in requests.items():
+    for path in ROUTES:
         name = path.removeprefix(_PREFIX)
-        result["paths"][f"/{name}"] = {"post": describe(OPERATIONS[name], shape.__name__)}
+        result["paths"][f"/{name}"] = {"post": describe(OPERATIONS[name], _REQUESTS[path].__name__)}
     result["components"]["schemas"] = dict(sorted({**components, **shapes}.items()))
     result["paths"] = dict(sorted(result["paths"].items()))
     return result

@@ -16,10 +16,13 @@ from inference.faces.openapi.answers import (
     RoutingMetadata,
     UnixSeconds,
 )
-from inference.faces.openapi.shapes import Open, refine
-from inference.requests.multipart import FormFile, FormJson
+from inference.faces.openapi.shapes import NO_TEXT, WHOLE, Open, refine
+from inference.requests.multipart import FormFile, describe_field
+from inference.requests.operations.images.schema import ImagesRequest as ParsedImages
 from inference.requests.operations.speech import SpeechRequest as ParsedSpeech
-from inference.requests.schemas import Session, Slug, User
+from inference.requests.operations.transcription import InputAudio
+from inference.requests.operations.transcription import TranscriptionRequest as ParsedTranscription
+from inference.requests.schemas import Slug
 
 IMAGES_DESCRIPTION: Final = (
     "Each image is Base64 with its type. `/images` never answers with URLs; the other two routes "
@@ -43,14 +46,34 @@ AUDIO_CONTENT: Final = {
 # A generator of clients that knows no audio leaves the answer out, unless bytes are named too.
 AUDIO_CONTENT["application/octet-stream"] = {"schema": {"type": "string", "format": "binary"}}
 
+# The parser knows further values, to refuse them by name.
 SpeechRequest: Final = refine(
     ParsedSpeech,
-    # The parser knows further values, to refuse them by name.
     optional={
         "stream_format": Literal["audio"] | None,
         "input_references": Annotated[list[Any], msgspec.Meta(max_length=0)] | None,
+        **WHOLE,
     },
 )
+ImagesRequest: Final = refine(
+    ParsedImages, optional={"response_format": Literal["b64_json"] | None}
+)
+ImageGenerationsRequest: Final = refine(ParsedImages, name="ImageGenerationsRequest")
+# JSON has no other place for the audio, which it must have.
+_SentAudio: Final = refine(
+    InputAudio,
+    required={
+        "data": Annotated[str, msgspec.Meta(min_length=1)],
+        "format": Annotated[str, msgspec.Meta(max_length=64)],
+    },
+    optional={"url": NO_TEXT},
+)
+TranscriptionRequest: Final = refine(
+    ParsedTranscription,
+    required={"input_audio": _SentAudio},
+    optional={"source_url": NO_TEXT, **WHOLE},
+)
+_NOT_IN_FORMS: Final = frozenset(("model", "input_audio", "source_url", "stream"))
 # The form of a transcription. Its arrays have the names that OpenAI's clients write.
 TranscriptionForm: Final = msgspec.defstruct(
     "TranscriptionForm",
@@ -58,19 +81,9 @@ TranscriptionForm: Final = msgspec.defstruct(
         ("model", Slug),
         ("file", FormFile),
         *(
-            (name, kind | UnsetType, UNSET)
-            for name, kind in (
-                ("language", str),
-                ("prompt", str),
-                ("temperature", float),
-                ("response_format", Literal["json", "verbose_json", "diarized_json"]),
-                ("timestamp_granularities", list[Literal["segment", "word"]]),
-                ("keyterms", list[str]),
-                ("diarize", bool),
-                ("provider", FormJson),
-                ("user", User),
-                ("session_id", Session),
-            )
+            describe_field(field, ("provider",))
+            for field in msgspec.structs.fields(ParsedTranscription)
+            if field.name not in _NOT_IN_FORMS
         ),
     ],
     rename={"timestamp_granularities": "timestamp_granularities[]", "keyterms": "keyterms[]"},

@@ -7,7 +7,7 @@ one for the document, beside the members that the parser checks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -17,6 +17,11 @@ _PRIVATE: Final = _REFERENCE.format(name="_")
 _TYPES: Final = {str: "string", bool: "boolean"}
 
 
+# What is always refused, because the answer comes as a whole, and a text that must be empty.
+WHOLE: Final = {"stream": Literal[False] | None}
+NO_TEXT: Final = Annotated[str, msgspec.Meta(max_length=0)] | None
+
+
 class Open(msgspec.Struct):
     """An object that may also have other members of the upstream."""
 
@@ -24,15 +29,17 @@ class Open(msgspec.Struct):
 def refine(
     shape: type[msgspec.Struct],
     *,
+    name: str | None = None,
     required: Mapping[str, Any] | None = None,
     optional: Mapping[str, Any] | None = None,
 ) -> type[msgspec.Struct]:
     """Returns a type with the members of a parser's type and those that are given here.
 
-    The type is for the document alone. Optional members may also be null.
+    The type is for the document alone. It has the ``name`` of the parser's, if none is given.
+    Optional members may also be null.
     """
     return msgspec.defstruct(
-        shape.__name__.lstrip("_"),
+        name or shape.__name__.lstrip("_"),
         [
             *(required or {}).items(),
             *((name, kind, None) for name, kind in (optional or {}).items()),

@@ -5,27 +5,22 @@ from __future__ import annotations
 import re
 from binascii import b2a_base64
 from collections.abc import Sequence
-from types import NoneType
-from typing import Annotated, Any, Final, Union, get_args
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from catalog.dialects.shared.images.pictures import IMAGES, sniff_bytes
 from catalog.dialects.shared.multipart import FormPart
-from inference.requests.multipart import FieldKind, FormFile, FormJson, parse_form, to_json
+from inference.requests.multipart import (
+    FieldKind,
+    FormFile,
+    describe_field,
+    parse_form,
+    to_json,
+)
 from inference.requests.operations.images.schema import MAX_REFERENCES, ImagesRequest
 from inference.requests.problems import field_error, missing_parts
-
-
-def _describe_field(field: msgspec.structs.FieldInfo) -> tuple[Any, ...]:
-    """Returns a field as a form has it: a text, or none at all, but never null."""
-    if field.required:
-        return field.name, field.type
-    kinds = [kind for kind in get_args(field.type) if kind is not NoneType]
-    kind = FormJson if field.name in _AS_JSON else Union[tuple(kinds) or (field.type,)]  # noqa: UP007
-    return field.name, kind | UnsetType, UNSET
-
 
 _AS_JSON: Final = ("provider", "trace")
 # The form, for the documentation alone: it becomes an ``ImagesRequest``.
@@ -38,7 +33,7 @@ EditsForm: Final = msgspec.defstruct(
         ("svg_model", str | UnsetType, UNSET),
         ("svg_effort", str | UnsetType, UNSET),
         *(
-            _describe_field(field)
+            describe_field(field, _AS_JSON)
             for field in msgspec.structs.fields(ImagesRequest)
             if field.name not in IMAGES and field.name != "svg"
         ),
