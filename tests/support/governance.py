@@ -129,6 +129,7 @@ def status_of(key: str) -> int:
 
 
 def refused(response: Any) -> tuple[int, set[str]]:
-    """Returns the status of a refusal and the fields that its error names."""
+    """Returns the status of a refusal and the fields that its error names, each with a reason."""
     fields = response.json()["error"]["metadata"].get("fields", {})
+    assert isinstance(fields, dict), fields
     return response.status_code, {name.partition(".")[0].partition("[")[0] for name in fields}

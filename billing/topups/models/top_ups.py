@@ -13,10 +13,11 @@ from django.db import connection, models, transaction
 from django.db.models import Count, Max, Q
 
 from accounts.models import Organization
+from accounts.models.edits import refusal
 from billing.topups.chains import Chain, Token
 from billing.topups.models.chain_states import ChainState, chain_name
 from billing.topups.models.units import UnitsField, token_text
-from config.api.errors import GatewayError, InvalidRequest, NotFound
+from config.api.errors import GatewayError, NotFound
 from config.api.idempotency import IdempotentModel, find_replay, fingerprint_of
 from config.audit.triggers import Audit
 from config.clocks.clock import clock
@@ -373,9 +374,7 @@ def _require_offered(chain_id: int) -> Chain:
     chain = chains.get(chain_id)
     if chain is None:
         listed = ", ".join(map(str, chains))
-        raise InvalidRequest(
-            f"chain_id: must be one of: {listed}.", metadata={"fields": ["chain_id"]}
-        )
+        raise refusal("chain_id", f"Must be one of: {listed}.")
     state = ChainState.objects.filter(chain_id=chain_id).first()
     if state is not None and state.is_refused:
         raise ChainNotOffered(

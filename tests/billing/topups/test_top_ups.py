@@ -21,7 +21,7 @@ from tests.support.chains.nodes import RECIPIENT, Contract, chain_of
 from tests.support.chains.payments import ask, look
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
-from tests.support.governance import refusal
+from tests.support.governance import refusal, refused
 
 PATH = "/api/v1/credits/crypto"
 SENDER = "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed"
@@ -170,7 +170,16 @@ def test_create_refuses_an_invalid_field(
 ) -> None:
     text = text.replace("{id}", str(chain.chain_id))
     with snapshots.unchanged():
-        assert raw(inference, chain, **{field: text}).status_code == 400
+        status, names = refused(raw(inference, chain, **{field: text}))
+    # What is no JSON has no fields.
+    assert (status, names <= {field}) == (400, True)
+
+
+def test_create_names_the_chains_that_it_offers(inference: APIClient, chain: Chain) -> None:
+    answer = inference.post(PATH, body(chain, chain_id=2))
+    assert refused(answer) == (400, {"chain_id"})
+    [reason] = answer.json()["error"]["metadata"]["fields"].values()
+    assert reason == f"Must be one of: {chain.chain_id}."
 
 
 @pytest.mark.parametrize("sender", [SENDER.lower(), "0x" + SENDER[2:].upper(), SENDER])
