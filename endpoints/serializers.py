@@ -33,6 +33,7 @@ from config.api.fields import (
 from config.api.openapi import envelope, list_envelope
 from config.egress.rules import SETTING_OF, TimeLimits
 from endpoints.models import NewModel, PrivateEndpoint, PrivateProvider, Proof, show_settings
+from endpoints.models.providers import NAME, SLUG
 from endpoints.pricing import decode_endpoint_price, render_endpoint_pricing
 from endpoints.validation import KINDS, Reason
 
@@ -43,7 +44,7 @@ class RateField(StringField):
     """USD per token as a decimal string, such as 0.0000005."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(max_length=64, min_length=1, **kwargs)
+        super().__init__(max_length=64, min_length=1, pattern=f"^{DECIMAL.pattern}$", **kwargs)
 
     def to_internal_value(self, data: Any) -> str:
         text = super().to_internal_value(data)
@@ -276,7 +277,9 @@ class _AddressField(StringField):
     """A ``base_url``: all that is wrong about its value is told by :class:`InvalidBaseURL`."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(min_length=1, max_length=2048, required=False, allow_null=True, **kwargs)
+        super().__init__(
+            min_length=1, max_length=2048, required=False, allow_null=True, pattern="", **kwargs
+        )
         kinds = ProhibitNullCharactersValidator | ProhibitSurrogateCharactersValidator
         self.validators = [each for each in self.validators if not isinstance(each, kinds)]
 
@@ -532,9 +535,10 @@ class PrivateProviderSerializer(serializers.Serializer[PrivateProvider]):
 
 @extend_schema_serializer(component_name="CreatePrivateProviderRequest")
 class CreateProviderSerializer(StrictSerializer):
-    name = StringField(max_length=64, help_text="Never changes.")
+    name = StringField(max_length=64, pattern=f"^{NAME.pattern}$", help_text="Never changes.")
     slug = StringField(
         max_length=64,
+        pattern=f"^{SLUG.pattern}$".replace(r"\Z", "$"),
         required=False,
         help_text="Never changes. By default the name in lower case, with hyphens.",
     )

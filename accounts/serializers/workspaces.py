@@ -57,6 +57,17 @@ class SamplingRateField(serializers.Field[Decimal, Any, float, Any]):
         return float(value)
 
 
+class _SlugField(StringField):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(max_length=64, pattern=f"^{WORKSPACE_SLUG.pattern}$", **kwargs)
+
+    def to_internal_value(self, data: Any) -> str:
+        slug = super().to_internal_value(data)
+        if not WORKSPACE_SLUG.fullmatch(slug):
+            raise ValidationError("Must be lower-case letters and digits, with single hyphens.")
+        return slug
+
+
 class _WorkspaceFields(StrictSerializer):
     description = StringField(
         max_length=_MAX_DESCRIPTION, required=False, allow_null=True, allow_blank=True
@@ -114,11 +125,6 @@ class _WorkspaceFields(StrictSerializer):
         required=False, allow_null=True, help_text="Null removes all of them."
     )
 
-    def validate_slug(self, slug: str) -> str:
-        if not WORKSPACE_SLUG.fullmatch(slug):
-            raise ValidationError("Must be lower-case letters and digits, with single hyphens.")
-        return slug
-
     def validate_disabled_server_tools(self, names: list[str] | None) -> list[str] | None:
         return names or None
 
@@ -126,9 +132,7 @@ class _WorkspaceFields(StrictSerializer):
 @extend_schema_serializer(component_name="CreateWorkspaceRequest")
 class CreateWorkspaceSerializer(_WorkspaceFields):
     name = StringField(min_length=1)
-    slug = StringField(
-        max_length=64, help_text="Lower-case letters and digits, with single hyphens."
-    )
+    slug = _SlugField(help_text="Lower-case letters and digits, with single hyphens.")
 
 
 @extend_schema_serializer(component_name="UpdateWorkspaceRequest")
@@ -136,7 +140,7 @@ class UpdateWorkspaceSerializer(_WorkspaceFields):
     """An absent field stays unchanged; `null` clears a field."""
 
     name = StringField(required=False, min_length=1)
-    slug = StringField(max_length=64, required=False)
+    slug = _SlugField(required=False)
 
 
 @extend_schema_serializer(component_name="Workspace")

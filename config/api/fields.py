@@ -21,6 +21,20 @@ _INSTANT: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"
     r"(?:Z|[+-][0-9]{2}:[0-9]{2})"
 )
+# What the patterns of the document are made of, as ECMA-262 spells it: the characters of
+# ``CONTROL_CHARACTERS`` but surrogates, which no UTF-8 has, those of ``INVISIBLE`` that are left,
+# and those that ``str.strip`` takes.
+_CONTROLS: Final = r"\x00-\x1f\x7f-\x9f"
+_UNSEEN: Final = (
+    r" \xa0\xad\u115f\u1160\u1680\u180e\u2000-\u200f\u2028\u2029\u202f\u205f-\u2064\u2800\u3000"
+    r"\u3164\ufeff\uffa0"
+)
+_SPACE: Final = r"\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+_ANY_LINE: Final = rf"^[^{_CONTROLS}]*$"
+_SEEN_LINE: Final = rf"^[{_UNSEEN}]*[^{_CONTROLS}{_UNSEEN}][^{_CONTROLS}]*$"
+_TRIMMED: Final = rf"^[^\x00{_SPACE}]([^\x00]*[^\x00{_SPACE}])?$"
+#: The pattern of a text that may have several lines.
+STORABLE: Final = r"^[^\x00]*$"
 _MAX_DOLLARS: Final = 1_000_000_000
 _NANO: Final = Decimal("1e-9")
 _MONEY: Final = Context(prec=40)
@@ -52,15 +66,20 @@ class StringField(serializers.CharField):
     """A JSON string without control characters, neither trimmed nor converted.
 
     White space alone, of whatever width, is refused where an empty text is, unless ``allow_space``.
+    ``pattern`` is that of the document, where the texts have another form; ``""`` for none.
     """
 
     default_error_messages = {"invalid": "Must be a string."}
 
-    def __init__(self, *, allow_space: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self, *, allow_space: bool = False, pattern: str | None = None, **kwargs: Any
+    ) -> None:
         self.allow_space = allow_space
         kwargs.setdefault("trim_whitespace", False)
         kwargs.setdefault("max_length", 255)
         super().__init__(**kwargs)
+        own = _ANY_LINE if self.allow_blank or allow_space else _SEEN_LINE
+        self.pattern = own if pattern is None else pattern
 
     def to_internal_value(self, data: Any) -> str:
         if not isinstance(data, str):
@@ -78,6 +97,7 @@ class TrackingField(StringField):
     def __init__(self, **kwargs: Any) -> None:
         kwargs.setdefault("min_length", 1)
         kwargs.setdefault("max_length", 512)
+        kwargs.setdefault("pattern", _TRIMMED)
         super().__init__(**kwargs)
 
     def to_internal_value(self, data: Any) -> str:

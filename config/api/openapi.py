@@ -13,6 +13,7 @@ from drf_spectacular.plumbing import build_parameter_type
 from drf_spectacular.utils import OpenApiParameter, extend_schema, inline_serializer
 from rest_framework import serializers
 
+from config.api.fields import StringField
 from config.apps import declaring_apps
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -49,6 +50,12 @@ class Schema(AutoSchema):
         if name and field.field_name == f"is_{name}":
             del meta["title"]
         return meta
+
+    def _insert_field_validators(self, field: Any, schema: Any) -> None:
+        """Adds what a field checks to its schema, with the form of a text."""
+        super()._insert_field_validators(field, schema)
+        if isinstance(field, StringField) and field.pattern and "type" in schema:
+            schema.setdefault("pattern", field.pattern)
 
     def get_operation(self, *args: Any, **kwargs: Any) -> dict[str, Any] | None:
         operation = super().get_operation(*args, **kwargs)
@@ -215,7 +222,7 @@ class FilterSetExtension(OpenApiFilterExtension):  # type: ignore[no-untyped-cal
 # Of requests that create.
 IDEMPOTENCY_KEY: Final = OpenApiParameter(
     "Idempotency-Key",
-    {"type": "string", "minLength": 1, "maxLength": 255},
+    {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"},
     OpenApiParameter.HEADER,
     description="A repeated request with the same key creates nothing, and is answered with what "
     "the first one created.",

@@ -20,6 +20,7 @@ from catalog.operations import API_TYPES, OPERATIONS
 from catalog.pricing import split_cost, usd
 from catalog.pricing.contract import describe_charges
 from config.api.fields import (
+    STORABLE,
     ChoiceField,
     FlagField,
     InstantField,
@@ -318,7 +319,9 @@ class _CommentField(StringField):
 class FeedbackSerializer(StrictSerializer):
     category = ChoiceField(choices=Feedback.Category.choices)
     generation_id = StringField()
-    comment = _CommentField(required=False, allow_blank=True, max_length=_MAX_COMMENT)
+    comment = _CommentField(
+        required=False, allow_blank=True, max_length=_MAX_COMMENT, pattern=STORABLE
+    )
 
 
 @extend_schema_serializer(component_name="SubmitGenerationFeedbackResponseData")
