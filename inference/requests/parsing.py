@@ -33,7 +33,7 @@ from inference.requests.operations.server_tools import (
     ServerTools,
     read_server_tools,
 )
-from inference.requests.problems import explain_decode_error, field_error
+from inference.requests.problems import explain_decode_error, field_error, require_user
 from inference.requests.rows import Body, RequestRow, bound_prompt, name_model
 from inference.requests.schemas import SESSION_LENGTH, ProviderPreferences
 
@@ -373,9 +373,10 @@ def _check_request(
     """Raises :class:`InvalidRequest` for values that the schema cannot check."""
     if session_id is not None and len(session_id) > SESSION_LENGTH:
         raise field_error("session_id", f"Expected str of length <= {SESSION_LENGTH}.")
-    for name, text in (("user", request.user), ("session_id", session_id)):
-        if text is not None and CONTROL_CHARACTERS.search(text):
-            raise field_error(name, "Must not contain control characters.")
+    if session_id is not None and CONTROL_CHARACTERS.search(session_id):
+        raise field_error("session_id", "Must not contain control characters.")
+    if request.user is not None:
+        require_user("user", request.user)
     if request.stream and not OPERATIONS[operation].streams:
         raise field_error("stream", f"The answers of /{operation} cannot be streamed.")
     if ROWS[operation].models is name_model and "models" in fields:

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from config.api.errors import GatewayError, InvalidRequest
+from config.api.text import CONTROL_CHARACTERS, NOT_STORABLE
 from config.server.load.large_work import LARGE_BYTES
 
 Item = TypeVar("Item")
@@ -115,6 +116,20 @@ def _walk_union(types: Iterable[Any], value: Any, place: str) -> Iterator[str]:
 def field_error(name: str, text: str) -> InvalidRequest:
     """Returns the error for one wrong field."""
     return InvalidRequest(f"{name}: {text}", metadata={"fields": {name: text}})
+
+
+def require_user(name: str, user: str | None) -> None:
+    """Raises :class:`InvalidRequest` for a text by which no end user can be registered.
+
+    ``/external-users`` takes control characters inside of a text, and ``/end-users`` white space at
+    its ends. It is stored, hashed and exported, and stands in no header or line of the log.
+    """
+    if user is None or not CONTROL_CHARACTERS.search(user):
+        return
+    if NOT_STORABLE.search(user):
+        raise field_error(name, "Must not contain NUL.")
+    if user != user.strip():
+        raise field_error(name, "Must not begin or end with white space.")
 
 
 def missing_fields(*names: str) -> InvalidRequest:

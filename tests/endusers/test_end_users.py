@@ -22,7 +22,7 @@ from tests.support.bulkheads.limits import NO_LIMITS
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.governance import named, refusal, stamp
-from tests.support.inference.site import Site
+from tests.support.inference.site import MESSAGES, RESPONSES, Site
 
 ROUTES = ["/api/v1/end-users", "/api/v1/external-users"]
 NOT_REGISTERED = refusal(404, "not_found", "This user is not registered.")
@@ -487,6 +487,27 @@ def test_concurrent_patches_and_deletes_all_succeed(
     assert Counter(answers) == {(200, True): 11, (200, False): 11, (204, None): 11}
     end_user.refresh_from_db()
     assert end_user.user == "a"
+
+
+@pytest.mark.parametrize("user", [*CONTROLS, " leading"])
+def test_what_is_registered_can_be_sent(site: Site, user: str) -> None:
+    site.publish()
+    management = APIClient(headers={"Authorization": f"Bearer {site.tenant.management_key}"})
+    route = ROUTES[user in CONTROLS]
+    limits = {"user": user, "rate_limits": {"requests_per_day": 4}}
+    assert management.post(route, limits, format="json").status_code == 201
+    answers = [
+        site.chat(user=user),
+        site.chat(safety_identifier=user),
+        site.ask(MESSAGES, metadata={"user_id": user}),
+        site.ask(RESPONSES, user=user),
+        site.chat(user=user),
+    ]
+    assert [each.status_code for each in answers] == [200] * 4 + [429]
+    told = [name for each in answers for name in (*each.headers, *each.headers.values())]
+    assert user not in "".join(told)
+    site.wait_for_settlement()
+    assert set(Generation.objects.values_list("end_user", flat=True)) == {user}
 
 
 def test_requests_of_an_inactive_user_are_served(site: Site) -> None:

@@ -19,11 +19,10 @@ from catalog.dialects.shared.messages import omit_none
 from catalog.dialects.shared.raw import is_empty
 from catalog.dialects.shared.replies import UNSIGNED_FORMAT
 from config.api.errors import InvalidRequest
-from config.api.text import CONTROL_CHARACTERS
 from inference.requests.chat_replies import ReplyReasoning
 from inference.requests.limits import MAX_MESSAGES, MAX_TOOLS, check_body
 from inference.requests.messages.reasoning import decode_opaque
-from inference.requests.problems import explain_decode_error, field_error
+from inference.requests.problems import explain_decode_error, field_error, require_user
 from inference.requests.schemas import ProviderPreferences
 
 _FIELD: Final = re.compile(
@@ -532,10 +531,9 @@ def _response_format(request: _Request) -> dict[str, Any] | None:
 
 
 def find_user(request: CommonFields) -> str | None:
-    """Returns the end user of a request; raises :class:`InvalidRequest` for control characters."""
+    """Returns the end user of a request; raises :class:`InvalidRequest` for a malformed name."""
     user_id = None if request.metadata is None else request.metadata.user_id
-    if user_id is not None and CONTROL_CHARACTERS.search(user_id):
-        raise field_error("metadata.user_id", "Must not contain control characters.")
+    require_user("metadata.user_id", user_id)
     return request.user or user_id
 
 

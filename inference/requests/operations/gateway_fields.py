@@ -13,9 +13,8 @@ import msgspec
 from catalog.dialects.base import Operation
 from catalog.dialects.shared.raw import is_unset
 from catalog.operations import OPERATIONS
-from config.api.text import CONTROL_CHARACTERS
 from inference.requests.operations.plugins import Plugins, WebSearch, read_plugins
-from inference.requests.problems import explain_decode_error, field_error
+from inference.requests.problems import explain_decode_error, field_error, require_user
 from inference.requests.schemas import User
 
 # The size of a trace as compact JSON.
@@ -167,8 +166,7 @@ def _read_identifier(raw: msgspec.Raw | None) -> str | None:
     if raw is None:
         return None
     identifier: str = _read(_decode_identifier, raw, "safety_identifier")
-    if CONTROL_CHARACTERS.search(identifier):
-        raise field_error("safety_identifier", "Must not contain control characters.")
+    require_user("safety_identifier", identifier)
     return identifier
 
 

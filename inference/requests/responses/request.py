@@ -28,6 +28,7 @@ from inference.requests.problems import (
     explain_decode_error,
     field_error,
     missing_fields,
+    require_user,
 )
 from inference.requests.responses.conversation import Conversation
 from inference.requests.responses.reading import read
@@ -274,8 +275,7 @@ def _refuse_unsupported(members: _Raws) -> None:
 
 def _check_names(request: ResponsesRequest) -> None:
     for name, text in (("user", request.user), ("safety_identifier", request.safety_identifier)):
-        if text is not None and CONTROL_CHARACTERS.search(text):
-            raise field_error(name, "Must not contain control characters.")
+        require_user(name, text)
 
 
 def _converse(request: ResponsesRequest, tools: Tools, members: _Raws) -> Conversation:

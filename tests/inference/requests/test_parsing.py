@@ -54,7 +54,11 @@ _TOO_DEEP = "The body has more than 200 levels of nesting. Send less in one requ
 COMMON: list[tuple[str, list[Any], list[Any]]] = [
     ("model", ["a", "a" * 255, "ü/b"], ["", "a" * 256, 5, True, ["a"], {}]),
     ("stream", [True, False, None], ["true", 1, 0, []]),
-    ("user", ["a" * 512, "", None], ["a" * 513, 5, "a\nb", "a\0b", "a\x7fb", ["a"]]),
+    (
+        "user",
+        ["a" * 512, "", None, " a", "a\nb", "a\x7fb", "\x01a"],
+        ["a" * 513, 5, "a\0b", "a\n", " a\x7fb", "\ta", ["a"]],
+    ),
     ("session_id", ["a" * 256, "", None], ["a" * 257, 5, "a\nb", "a\0b"]),
     ("max_tokens", [1, 2, 100_000_000, None], [0, -1, 100_000_001, 1.5, "5", True]),
     ("temperature", [0, 0.001, 2, 1.999, None], [-0.001, 2.001, "1", True, [1]]),
