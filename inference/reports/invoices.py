@@ -48,6 +48,8 @@ _COMPLETION: Final = (
 )  # fmt: skip
 _COST: Final = (("cost",), ("cost_total",), ("cost_usd",), ("amount_value",), ("usage",))
 _CURRENCY: Final = ("currency", "amount_currency")
+# The columns by which the file of costs of Anthropic's console is known; its costs are rounded.
+_ROUNDED: Final = ("usage_date_utc", "cost_usd")
 _ANTHROPIC_PROMPT: Final = ("uncached_input_tokens", "cache_read_input_tokens")
 
 
@@ -56,7 +58,7 @@ class InvoiceLine(NamedTuple):
 
     Days are UTC days. ``cost`` is in USD. ``None`` means that the export does not say it. Without
     an ``id`` and a ``model``, nothing was used on the day. ``other_name`` is a second name that the
-    export has of the model.
+    export has of the model. The true cost is at most ``rounding`` USD away.
     """
 
     id: str
@@ -67,6 +69,7 @@ class InvoiceLine(NamedTuple):
     completion: int | None = None
     cost: Decimal | None = None
     other_name: str = ""
+    rounding: Decimal = Decimal(0)
 
 
 def read_invoice(data: bytes) -> list[InvoiceLine]:
@@ -160,6 +163,7 @@ def _read_row(
         prompt=_add_counts(row, prompt),
         completion=_add_counts(row, completion),
         cost=amount,
+        rounding=_read_rounding(row[cost[0]]) if (day, *cost) == _ROUNDED else Decimal(0),
     )
 
 
@@ -274,6 +278,16 @@ def _read_cost(value: Any, *, per: int = 0) -> Decimal | None:
         return sign * Decimal(rate_text(value, per=per))
     except InvalidRow as exc:
         raise InvalidRow(f"the cost {exc}") from None
+
+
+def _read_rounding(cost: str) -> Decimal:
+    """Returns half of the last decimal of a rounded cost, at most half a cent.
+
+    A spreadsheet leaves out the zeros at the end.
+    """
+    if not cost:
+        return Decimal(0)
+    return Decimal((0, (5,), min(int(Decimal(cost).as_tuple().exponent), -_CENTS) - 1))
 
 
 def _require_usd(currency: Any) -> None:

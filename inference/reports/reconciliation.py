@@ -36,12 +36,14 @@ class ReconciledSums:
     prompt: int | None = None
     completion: int | None = None
     cost: Decimal | None = None
+    rounding: Decimal = Decimal(0)
 
     def add(self, other: ReconciledSums) -> None:
         for name in ("requests", "prompt", "completion", "cost"):
             value = getattr(other, name)
             if value is not None:
                 setattr(self, name, (getattr(self, name) or 0) + value)
+        self.rounding += other.rounding
 
 
 @dataclass(slots=True)
@@ -85,8 +87,8 @@ def reconcile(
 
     Those paid by the operator's account count, or with ``organization_id`` those that this
     organization's own credentials paid. Costs may differ by ``tolerance``, besides the rounding of
-    each generation to nano-USD. A line that the export repeats differs. Raises
-    :class:`RowsArchived` where generations of these days have left.
+    each generation to nano-USD and that of each line. A line that the export repeats differs.
+    Raises :class:`RowsArchived` where generations of these days have left.
     """
     matcher = _Matcher(lines, tolerance)
     days = [line.day for line in lines]
@@ -147,7 +149,7 @@ class _Matcher:
             self._add_line(line)
 
     def _add_line(self, line: InvoiceLine) -> None:
-        sums = ReconciledSums(line.requests, line.prompt, line.completion, line.cost)
+        sums = ReconciledSums(line.requests, line.prompt, line.completion, line.cost, line.rounding)
         if line.cost is not None:
             self._result.total_there = (self._result.total_there or Decimal(0)) + line.cost
         if not line.id and not line.model:
@@ -232,7 +234,7 @@ class _Matcher:
                 return False
         if there.cost is None:
             return True
-        rounding = _NANO * (here.requests or 1)
+        rounding = _NANO * (here.requests or 1) + there.rounding
         return abs(there.cost - (here.cost or 0)) <= self._tolerance + rounding
 
 

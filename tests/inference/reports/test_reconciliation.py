@@ -316,6 +316,28 @@ def test_a_model_is_known_by_the_name_that_people_read(
     assert books.reconcile(export) == (expected, 0)
 
 
+@pytest.mark.parametrize(
+    ("header", "costs", "matched"),
+    [
+        ("usage_date_utc,model,cost_usd", ("0.19", "0.03"), 1),
+        ("usage_date_utc,model,cost_usd", ("0.19", "0.05"), 0),
+        ("usage_date_utc,model,cost_usd", ("0.195", "0.035", ""), 1),
+        ("usage_date_utc,model,cost_usd", ("0.190", "0.030", "0.000"), 0),
+        # A spreadsheet leaves out zeros, and a cent is the coarsest unit all the same.
+        ("usage_date_utc,model,cost_usd", ("0.3", "0"), 0),
+        ("date,model,cost_usd", ("0.19", "0.03"), 0),
+    ],
+)
+def test_the_costs_of_anthropics_console_are_rounded(
+    books: Books, header: str, costs: tuple[str, ...], matched: int
+) -> None:
+    for name, nano in (("a", 194_900_000), ("b", 34_900_000)):
+        books.generate(name, upstream_cost_nano=nano)
+    lines = [header, *(f"2026-11-12,gpt-4o,{cost}" for cost in costs)]
+    report, code = books.reconcile("\n".join(lines))
+    assert (report["matched"], report["differing"], code) == (matched, 1 - matched, 1 - matched)
+
+
 def test_a_name_of_two_lines_is_nobodys(books: Books) -> None:
     books.generate("a", upstream_model="haiku-claude")
     text = "date,model,requests\n2026-11-12,Claude Haiku,1\n2026-11-12,Haiku Claude,1\n"
