@@ -26,6 +26,8 @@ _MARGIN: Final = timedelta(days=1)
 _NANO: Final = Decimal(1) / NANO
 # A name such as claude-haiku-4-5-20251001 ends in a day.
 _DAY_DIGITS: Final = len("20251001")
+# And one for people, such as Claude 3.5 Sonnet 2024-10-22.
+_SHOWN_DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 @dataclass(slots=True)
@@ -243,6 +245,8 @@ def _words_of(name: str) -> str:
 
     ``Claude Haiku 4.5``, ``claude-haiku-4-5-20251001`` and ``claude-4.5-haiku`` are alike.
     """
+    if " " in name:
+        name = _SHOWN_DAY.sub("", name)
     words = re.findall(r"[a-z]+|[0-9]+", name.lower().rpartition("/")[2].partition(":")[0])
     return " ".join(sorted(word for word in words if len(word) < _DAY_DIGITS or word.isalpha()))
 

@@ -300,6 +300,7 @@ ANTHROPIC_CSV = (
         ("claude-haiku-4-5", "claude-haiku-4-5-20251001", "Claude Haiku 4.5"),
         ("claude-haiku-4-5-20251001", None, "Claude Haiku 4.5"),
         ("claude-3-7-sonnet-20250219", None, "Claude Sonnet 3.7"),
+        ("claude-3-5-sonnet-20241022", None, "Claude 3.5 Sonnet 2024-10-22"),
         ("anthropic/claude-haiku-4.5", None, "anthropic/claude-4.5-haiku-20251001"),
         ("anthropic/claude-haiku-4.5:nitro", None, "anthropic/claude-4.5-haiku-20251001"),
     ],
