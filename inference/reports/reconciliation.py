@@ -90,7 +90,8 @@ def reconcile(
     Those paid by the operator's account count, or with ``organization_id`` those that this
     organization's own credentials paid. Costs may differ by ``tolerance``, besides the rounding of
     each generation to nano-USD and that of each line. A line that the export repeats differs.
-    Raises :class:`RowsArchived` where generations of these days have left.
+    Raises :class:`RowsArchived` where generations of these days have left, or of the day beside
+    them that may have those of a line.
     """
     matcher = _Matcher(lines, tolerance)
     days = [line.day for line in lines]
@@ -103,6 +104,13 @@ def reconcile(
     for generation in _find_generations(provider, first - _MARGIN, last + _MARGIN, organization_id):
         is_covered = first <= generation["created_at"].date() <= last
         matcher.add(generation, is_covered=is_covered)
+    unknown = matcher.unknown_days
+    for day, beside in ((first, first - _MARGIN), (last, last + _MARGIN)):
+        if day in unknown and archived_days(beside, beside, organization_id):
+            raise RowsArchived(
+                f"Generations of {beside} are archived, and lines of {day} may be theirs. Leave "
+                f"{day} out of the export."
+            )
     return matcher.finish()
 
 
@@ -139,7 +147,7 @@ class _Matcher:
         self._tolerance = tolerance
         self._result = Reconciliation()
         self._by_id: dict[str, ReconciledSums] = {}
-        self._names: dict[str, str] = {}
+        self._lines: dict[str, InvoiceLine] = {}
         self._repeated: set[str] = set()
         self._groups: dict[tuple[date, str], ReconciledSums] = {}
         # The group of each day and other name of its model.
@@ -168,7 +176,12 @@ class _Matcher:
             self._by_id[line.id].add(sums)
         else:
             self._by_id[line.id] = sums
-            self._names[line.id] = f"{line.day} {line.model} {line.id}"
+            self._lines[line.id] = line
+
+    @property
+    def unknown_days(self) -> set[date]:
+        """The days of the lines with an id that no generation has."""
+        return {self._lines[key].day for key in self._by_id}
 
     def add(self, generation: dict[str, Any], *, is_covered: bool) -> None:
         """Matches a generation by the provider's id or ours, else adds it to its group.
@@ -191,7 +204,7 @@ class _Matcher:
             there = self._by_id.pop(key)
             is_equal = key not in self._repeated and self._is_equal(here, there)
             finding = "matched" if is_equal else "differing"
-            self._result.note(finding, self._names.pop(key), here, there)
+            self._result.note(finding, _name_line(self._lines[key]), here, there)
             return
         if not is_covered or not (cost or here.prompt or here.completion):
             return  # nothing was delivered, so a provider bills nothing
@@ -214,7 +227,7 @@ class _Matcher:
         """Compares the groups, and returns the outcome."""
         result = self._result
         for key, there in self._by_id.items():
-            result.note("missing_here", self._names[key], None, there)
+            result.note("missing_here", _name_line(self._lines[key]), None, there)
         for day, model in sorted(self._groups.keys() | self._here.keys()):
             group = (day, model)
             here, billed = self._here.get(group), self._groups.get(group)
@@ -238,6 +251,10 @@ class _Matcher:
             return True
         rounding = _NANO * (here.requests or 1) + there.rounding
         return abs(there.cost - (here.cost or 0)) <= self._tolerance + rounding
+
+
+def _name_line(line: InvoiceLine) -> str:
+    return f"{line.day} {line.model} {line.id}"
 
 
 def _words_of(name: str) -> str:

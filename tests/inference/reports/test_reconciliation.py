@@ -398,6 +398,27 @@ def test_archived_days_are_named_and_not_compared(
     assert f"compared: {border.date()}." in str(refuse(file))
 
 
+def test_a_line_beside_an_archived_day_is_not_called_unknown(books: Books, settings: Any) -> None:
+    archive.divide_past()
+    settings.RETENTION_DAYS = {"generations": archive.days_to_keep()}
+    border = archive.months()[2]
+    books.generate("gone", created_at=border - archive.HOUR)
+    books.generate("here", created_at=border + archive.HOUR)
+    archive.sum_all()
+    archive_due()
+    before, gone, day = ((border + timedelta(days=days)).date() for days in (-2, -1, 0))
+    for line in (day, before):
+        books.file.write_text(f"id,date,model,cost\ngone,{line},gpt-4o,0.00035\n")
+        assert str(refuse(books.file)) == (
+            f"Generations of {gone} are archived, and lines of {line} may be theirs. Leave {line} "
+            "out of the export."
+        )
+    known = f"id,date,model,cost\nhere,{day},gpt-4o,0.00035\n"
+    assert books.reconcile(known)[0]["matched"] == 1
+    later = f"{known}gone,{day + timedelta(days=1)},gpt-4o,0.00035\n"
+    assert books.reconcile(later)[0]["missing_here"] == 1
+
+
 def test_a_line_ends_at_a_line_feed_alone(books: Books) -> None:
     books.generate("a")
     row = "chatcmpl-a,2026-11-12,gpt-4o,0.00035"
