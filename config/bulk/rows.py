@@ -11,6 +11,7 @@ from typing import IO, Any, Final, TypeVar
 
 import msgspec
 
+from config.api.text import NOT_STORABLE
 from config.bulk.cells import unescape_formula
 from config.bulk.problems import Problems
 
@@ -43,7 +44,10 @@ def decode_lines(lines: Iterable[bytes], problems: Problems) -> Iterator[str]:
 def parse_json_rows(
     texts: Iterable[str], shape: type[_Row], problems: Problems
 ) -> Iterator[tuple[int, _Row]]:
-    """Yields the objects of JSON lines with their line numbers; skips blank lines."""
+    """Yields the objects of JSON lines with their line numbers; skips blank lines.
+
+    Refuses texts that PostgreSQL cannot store.
+    """
     for number, text in enumerate(texts, 1):
         if text.isspace():
             continue
@@ -111,11 +115,23 @@ def is_csv(name: str, lines: Iterable[bytes]) -> tuple[bool, Iterator[bytes]]:
     return False, iter(seen)
 
 
-def _require_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _read_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
         raise ValueError("a key is named twice in one object")
+    for name, value in pairs:
+        if any(map(NOT_STORABLE.search, _iter_texts([name, value]))):
+            raise ValueError(f"{name} must not contain NUL or lone surrogates")
     return members
 
 
-_DECODER: Final = json.JSONDecoder(object_pairs_hook=_require_unique_keys)
+def _iter_texts(value: Any) -> Iterator[str]:
+    """Yields the strings of a value, but for those of objects, which were read before."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for item in value:
+            yield from _iter_texts(item)
+
+
+_DECODER: Final = json.JSONDecoder(object_pairs_hook=_read_members)

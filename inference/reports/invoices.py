@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from catalog.sync.documents import InvalidRow, UnreadableList, rate_text, read_value
+from config.api.text import NOT_STORABLE
 from config.bulk.problems import Problems
 
 MAX_LINES: Final = 1_000_000
@@ -336,4 +337,7 @@ def _name_charge(row: Mapping[str, Any], cost: Decimal | None) -> Any:
 
 
 def _text(value: Any) -> str:
-    return value.strip() if isinstance(value, str) else ""
+    text = value.strip() if isinstance(value, str) else ""
+    if NOT_STORABLE.search(text):  # such a text cannot be shown, either
+        raise InvalidRow("has a name with NUL or a lone surrogate")
+    return text

@@ -322,6 +322,7 @@ def test_an_endpoint_stored_twice_may_occur_twice(
 
 
 CONTROL = "must not contain control characters"
+UNSTORABLE = "must not contain NUL or lone surrogates"
 INVISIBLE = "upstream_model_id: Must be visible text without control characters."
 NO_TOOLS = (
     "parameters_invalid: declared_parameters: tool_choice needs tools, which is neither declared "
@@ -348,7 +349,14 @@ FAULTS: list[tuple[dict[str, Any], list[str]]] = [
     ({"model_permaslug": "a\u0085", "provider_slug": "\x7f"}, [
         f"model_permaslug {CONTROL}", f"provider_slug {CONTROL}",
     ]),
-    ({"upstream_model_id": "\ud800"}, [INVISIBLE]),
+    ({"upstream_model_id": "\ud800"}, [f"upstream_model_id {UNSTORABLE}"]),
+    *(
+        ({"model": {"name": "x", "base_model": f"acme/falcon{char}"}}, [f"base_model {UNSTORABLE}"])
+        for char in "\0\ud800"
+    ),
+    ({"settings": {"reported_model": "\ud800"}}, [f"reported_model {UNSTORABLE}"]),
+    ({"settings": {"\udc00": 1}}, [f"\ufffd {UNSTORABLE}"]),
+    ({"declared_parameters": ["tools", "\0"]}, [f"declared_parameters {UNSTORABLE}"]),
     ({"pricing": {"prompt": "-1", "completion": "1e-6"}}, [
         f"pricing.prompt {NO_DECIMAL}", f"pricing.completion {NO_DECIMAL}",
     ]),

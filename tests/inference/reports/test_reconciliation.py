@@ -521,6 +521,14 @@ def test_only_what_the_account_pays_counts(books: Books) -> None:
         ),
         ("date,model,requests\n2026-11-12,m,1.5\n", "line 2: requests is not a count"),
         ("date,model,requests\n2026-11-12,m,٣\n", "line 2: requests is not a count"),
+        (
+            '{"data": [{"date": "2026-11-12", "model": "\\ud800", "requests": 1}]}',
+            "data[0]: has a name with NUL or a lone surrogate",
+        ),
+        (
+            '{"data": [{"start_time": 1794441600, "results": [{"line_item": "a\\u0000"}]}]}',
+            "data[0].results[0]: has a name with NUL or a lone surrogate",
+        ),
         ('{"data": [}', "The list is not JSON."),
         ('{"data": {}}', "the export: has no list of data"),
         ('{"data": [1]}', "data[0]: is not an object"),
@@ -674,6 +682,10 @@ def test_the_console_compares_the_bill_of_an_organizations_own_account(
         ("a,b\n1,2", "no header of a known export"),
         ("\x00", "header"),
         ("date,model,cost\n0001-01-01T00:00:00Z,m,1", "line 2: has a day before 2020-01-01"),
+        (
+            '{"data": [{"date": "2026-11-12", "model": "\\ud800", "requests": 1}]}',
+            "data[0]: has a name with NUL or a lone surrogate",
+        ),
     ],
 )
 def test_the_console_names_the_problems_of_an_export(
