@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,8 +37,12 @@ def test_an_escaped_cell_is_no_formula_and_can_be_unescaped(value: str) -> None:
     if cell[0] == "-":
         assert cell == value
     else:
-        # Where a comma is the decimal point, a semicolon begins a cell.
-        assert all(part[:1] not in {*SIGNS} for part in cell.split(";"))
+        # Where a comma is the decimal point, a semicolon begins a cell, and a line end a row.
+        assert all(part[:1] not in {*SIGNS} for part in re.split("[;\r\n]", cell))
+        line = write_line(["a", cell])
+        rows = csv.reader(io.StringIO(line, newline=""), delimiter=";")
+        # The end of the line itself may stand at the beginning of a quoted cell.
+        assert all(part.strip("\r\n")[:1] not in {*SIGNS} for row in rows for part in row)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +66,12 @@ def test_an_escaped_cell_is_no_formula_and_can_be_unescaped(value: str) -> None:
         ("a;=1", "a;'=1"),
         ("a;'=1;-2", "a;''=1;'-2"),
         ("a;b", "a;b"),
+        ("a\n=1\nb", "a\n'=1\nb"),
+        ("a\r\n-1", "a\r\n'-1"),
+        ("\r=1", "'\r'=1"),
+        ("a\n'=1", "a\n''=1"),
+        ('a;"=1;b', "a;'\"=1;b"),
+        ('"=1', '"=1'),
         ("'", "'"),
     ],
 )
