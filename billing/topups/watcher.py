@@ -233,11 +233,11 @@ def mark_unconfirmed(
 ) -> None:
     """Marks the top-ups whose payment is not final yet; nothing is credited for such a payment.
 
-    Makes no call when the chain has no top-up to pay, and changes nothing when the node refuses or
+    Makes no call when the chain has no awaited top-up, and changes nothing when the node refuses or
     lags: confirmed payments do not wait for it. A top-up that was seen in a block beyond the last
-    one read in time stays as it is.
+    one read in time stays as it is. A late payment is watched after its amount was freed.
     """
-    rows = TopUp.objects.filter(chain_id=chain.chain_id, is_reserved=True)
+    rows = TopUp.objects.filter(chain_id=chain.chain_id).awaited()
     if state.cursor is None or node.latest is None or not rows.exists():
         return
     try:

@@ -54,6 +54,10 @@ class TopUpQuerySet(OwnedQuerySet["TopUp"]):
         """Returns the top-ups that wait for a payment and have not expired."""
         return self.filter(status=TopUp.Status.OPEN, expires_at__gt=clock.now())
 
+    def awaited(self) -> Self:
+        """Returns the top-ups whose payments are looked for: reserved, or paid but not finally."""
+        return self.filter(Q(is_reserved=True) | Q(status=TopUp.Status.SEEN))
+
 
 class TopUpManager(models.Manager.from_queryset(TopUpQuerySet)):  # type: ignore[misc]
     def create_top_up(
@@ -106,9 +110,10 @@ class TopUpManager(models.Manager.from_queryset(TopUpQuerySet)):  # type: ignore
         return top_up
 
     def former_payees(self, chain: Chain) -> tuple[tuple[Token, str], ...]:
-        """Returns the reserved tokens and recipients that the settings no longer name."""
+        """Returns the awaited tokens and recipients that the settings no longer name."""
         rows = (
-            self.filter(chain_id=chain.chain_id, is_reserved=True)
+            self.filter(chain_id=chain.chain_id)
+            .awaited()
             .exclude(token=chain.token.contract, recipient=chain.recipient)
             .order_by("token", "recipient")
             .values_list("token", "token_decimals", "token_symbol", "recipient")

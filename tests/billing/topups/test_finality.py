@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
+from datetime import timedelta
 from typing import cast
 
 import pytest
@@ -11,9 +13,10 @@ from rest_framework.test import APIClient
 from billing.models import ChainState, Deposit, TopUp
 from billing.topups import node as chain_module
 from billing.topups import watcher
-from billing.topups.chains import Chain
+from billing.topups.chains import Chain, parse_address
 from billing.topups.node import Cursor
 from config.api.errors import InvalidRequest, InvalidTransition
+from config.clocks.clock import clock
 from config.events.outbox import Event
 from tests.support.chains.node_faults import (
     STRANGER,
@@ -73,6 +76,37 @@ def test_a_payment_that_is_reverted_before_finality_is_not_credited(
     mine(anvil, 6)
     look(chain)
     assert (found(), credited(tenant)) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("is_replaced", "ends", "deposits"), [(True, "expired", []), (False, "review", ["late"])]
+)
+def test_a_late_payment_is_watched_after_its_amount_was_freed(
+    tenant: Tenant, token: Contract, offer: Offer, is_replaced: bool, ends: str, deposits: list[str]
+) -> None:
+    """The settings name another recipient meanwhile."""
+    mine_empty(token, 3)
+    chain = offer(chain_of(token, confirmations=2))
+    look(chain)
+    top_up = ask(tenant, chain, token.payers[0])
+    snapshot = token.node.rpc("evm_snapshot")
+    token.pay(top_up.units)
+    changed = offer(replace(chain, recipient=parse_address(STRANGER)))
+    look(changed)
+    assert (status(top_up), top_up.is_reserved) == ("seen", True)
+    past = clock.now() - timedelta(days=1)
+    TopUp.objects.update(expires_at=past, payable_until=past)
+    for _ in range(2):
+        look(changed)
+        assert (status(top_up), top_up.is_reserved) == ("seen", False)
+    if is_replaced:
+        token.node.rpc("evm_revert", snapshot)
+    mine_empty(token, 3)
+    look(changed)
+    watcher.expire_due_top_ups()
+    assert (status(top_up), top_up.tx_hash == "") == (ends, is_replaced)
+    assert found() == [(name, top_up.units) for name in deposits]
+    assert credited(tenant) == []
 
 
 def test_a_payment_that_moves_before_finality_is_credited_once(
