@@ -53,7 +53,7 @@ class Schema(AutoSchema):
 
     def _insert_field_validators(self, field: Any, schema: Any) -> None:
         """Adds what a field checks to its schema, with the form of a text."""
-        super()._insert_field_validators(field, schema)
+        super()._insert_field_validators(field, schema)  # type: ignore[no-untyped-call]
         if isinstance(field, StringField) and field.pattern and "type" in schema:
             schema.setdefault("pattern", field.pattern)
 

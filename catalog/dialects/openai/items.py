@@ -86,7 +86,9 @@ def _drop_marks(holder: dict[str, Any]) -> bool:
     has_changed = False
     for name in _HOLDERS:
         raw = holder.get(name)
-        if first_byte(raw) != b"[" or not _CACHED.search(raw) or not (inner := decode_list(raw)):
+        if raw is None or first_byte(raw) != b"[" or not _CACHED.search(raw):
+            continue
+        if not (inner := decode_list(raw)):
             continue
         has_mark = False
         for each in inner:

@@ -158,7 +158,8 @@ class _Message(msgspec.Struct):
     @property
     def words(self) -> str | list[_Part] | None:
         """The content; without one the refusal, or what was said aloud."""
-        return self.content or self.refusal or (self.audio and self.audio.transcript)
+        said = None if self.audio is None else self.audio.transcript
+        return self.content or self.refusal or said
 
 
 class _ToolFunction(msgspec.Struct):

@@ -203,7 +203,11 @@ def _name_tools(tools: list[ChatTool]) -> frozenset[str]:
 def _imply_parameters(fields: Fields) -> Iterable[str]:
     """Yields ``structured_outputs`` for a JSON schema."""
     raw = fields.get("response_format")
-    if first_byte(raw) == b"{" and read_text(_decode_format(raw).type) == "json_schema":
+    if (
+        raw is not None
+        and first_byte(raw) == b"{"
+        and read_text(_decode_format(raw).type) == "json_schema"
+    ):
         yield "structured_outputs"
 
 
