@@ -546,7 +546,11 @@ class Exchange:
             self.failure = describe_failure(error)
         # Nobody but its caller chose an interface that cannot have the answer.
         due = Ending.COMPLETED if isinstance(error, UnconvertedAnswer) else ending
-        bill = NO_BILL if cached_from else self._bill(due)
+        try:
+            bill = NO_BILL if cached_from else tally.bill(due, attempts.item, attempts.is_sent)
+        except Exception as exc:
+            # What is not settled runs for ever.
+            bill = self._bill_roughly(due, exc)
         if (usage := bill.usage) is not None:
             attempts.count_usage(usage.prompt + usage.completion)
         self.outcome = Settlement(
@@ -576,20 +580,18 @@ class Exchange:
         if self._request.text_counts is not None:
             self._gateway.judge_estimate(attempts.candidate.route, self._request, self.outcome)
 
-    def _bill(self, ending: Ending) -> Bill:
-        """Returns the bill; every exchange has one, because what is not settled runs for ever."""
-        attempts, tally = self.attempts, self._tally
-        item, is_sent = attempts.item, attempts.is_sent
-        for _ in range(2):
-            try:
-                tally.allow(item.candidate, item.max_tokens)
-                return tally.bill(ending, item.candidate, is_sent=is_sent)
-            except Exception as exc:
-                self.count_roughly(exc)
+    def _bill_roughly(self, ending: Ending, error: Exception) -> Bill:
+        """Returns the bill by bytes; the hold where the price cannot be told either."""
+        attempts, item = self.attempts, self.attempts.item
+        self.count_roughly(error)
+        try:
+            return self._tally.bill(ending, item, attempts.is_sent)
+        except Exception as exc:
+            self.count_roughly(exc)
         if ending is Ending.FAILED and not self.is_stream:
             return NO_BILL
         upstream_nano = item.upstream_nano if item.candidate.is_byok else item.credits_nano
-        return tally.bill_most(Cost(item.credits_nano, upstream_nano))
+        return self._tally.bill_most(Cost(item.credits_nano, upstream_nano))
 
     def is_ahead(self) -> bool:
         """Returns whether the generation delivered much since its progress was journalled."""

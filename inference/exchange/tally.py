@@ -17,6 +17,7 @@ from catalog.operations import OPERATIONS
 from catalog.pricing import Billable, Costs, Usage, cost_nano, split_cost
 from catalog.pricing.usage import COMPLETION_PARTS, PIECES, PROMPT_PARTS
 from catalog.tokens import UNKNOWN_FAMILY, UNSTATED_LIMITS, TextCounts
+from inference.admission.budgets import AffordableCandidate
 from inference.admission.estimate import Claim, fee_nano, find_bounds, output_bound
 from inference.requests.operations import ROWS
 from inference.requests.parsing import InferenceRequest
@@ -496,14 +497,16 @@ class Tally:
         upstream_nano = cost_nano(candidate.route.price, self.complete(usage), self.at)
         return _add_fee(candidate, upstream_nano, self._fee_percent)
 
-    def bill(self, ending: Ending, candidate: Candidate, *, is_sent: bool) -> Bill:
+    def bill(self, ending: Ending, item: AffordableCandidate, is_sent: bool) -> Bill:
         """Returns what the generation is charged at the candidate's price; see :meth:`charge`."""
+        self.allow(item.candidate, item.max_tokens)
         charged = self.charge(ending, is_sent=is_sent)
         if charged is None:
             return NO_BILL
         usage = self.complete(charged.usage)
-        cost = self.price(usage, candidate)
-        return Bill(usage, charged.is_estimated, cost, self.find_claim())
+        cost = self.price(usage, item.candidate)
+        claim = None if self.is_believed else self.find_claim()
+        return Bill(usage, charged.is_estimated, cost, claim)
 
     def bill_most(self, most: Cost) -> Bill:
         """Returns the bill of what was delivered, where its usage or its price is unknown: a hold.

@@ -23,7 +23,12 @@ from config.api.text import CONTROL_CHARACTERS
 from config.server.load.large_work import LARGE_BYTES
 from inference.requests.limits import MAX_ALL_CHOICES, check_body
 from inference.requests.operations import ROWS
-from inference.requests.operations.gateway_fields import GATEWAY_FIELDS, drop_unset, take_wishes
+from inference.requests.operations.gateway_fields import (
+    GATEWAY_FIELDS,
+    MAY_BE_UNSET,
+    drop_unset,
+    take_wishes,
+)
 from inference.requests.operations.presets import AppliedPreset, merge_preset
 from inference.requests.operations.server_tools import (
     LIFETIME_FIELDS,
@@ -317,7 +322,7 @@ def _decode(operation: Operation, body: bytes) -> tuple[Any, dict[str, Any]]:
     fields: dict[str, Any] = {}
     try:
         fields = _decode_fields(body)
-        has_unset = drop_unset(fields)
+        has_unset = not MAY_BE_UNSET.isdisjoint(fields) and drop_unset(fields)
         try:
             return _DECODERS[operation](body), fields
         except msgspec.ValidationError:

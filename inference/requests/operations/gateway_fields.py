@@ -39,7 +39,7 @@ _CHECKED: Final = frozenset(
 # Fields that may be empty, but whose members are the caller's: the trace, and two of chat that go
 # upstream, where a value that sets nothing is refused.
 _EMPTIABLE: Final = frozenset(("response_format", "tool_choice", "trace"))
-_DROPPED: Final = _CHECKED | _EMPTIABLE
+MAY_BE_UNSET: Final = _CHECKED | _EMPTIABLE
 _decode = msgspec.json.decode
 _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_trace = msgspec.json.Decoder(dict[str, Any]).decode
@@ -72,7 +72,7 @@ def drop_unset(fields: dict[str, msgspec.Raw]) -> bool:
 
     Such a field may have any type. Nobody may read it later: no shape has checked it.
     """
-    unset = [name for name in _DROPPED.intersection(fields) if not _sets(name, fields[name])]
+    unset = [name for name in MAY_BE_UNSET.intersection(fields) if not _sets(name, fields[name])]
     for name in unset:
         del fields[name]
     return bool(unset)
