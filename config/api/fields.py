@@ -15,26 +15,24 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 from rest_framework.fields import SkipField
 
-from config.api.text import CONTROL_CHARACTERS, INVISIBLE, NOT_STORABLE, parse_uuid
+from config.api.text import CONTROL_CHARACTERS, CONTROLS, INVISIBLE, NOT_STORABLE, parse_uuid
 
 _INSTANT: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"
     r"(?:Z|[+-][0-9]{2}:[0-9]{2})"
 )
 # What the patterns of the document are made of, as ECMA-262 spells it: the characters of
-# ``CONTROL_CHARACTERS`` but surrogates, which no UTF-8 has, those of ``INVISIBLE`` that are left,
-# and those that ``str.strip`` takes.
-_CONTROLS: Final = r"\x00-\x1f\x7f-\x9f"
+# ``INVISIBLE`` that are no controls, and those that ``str.strip`` takes.
 _UNSEEN: Final = (
-    r" \xa0\xad\u115f\u1160\u1680\u180e\u2000-\u200f\u2028\u2029\u202f\u205f-\u2064\u2800\u3000"
-    r"\u3164\ufeff\uffa0"
+    r" \u00a0\u00ad\u115f\u1160\u1680\u180e\u2000-\u200f\u2028\u2029\u202f\u205f-\u2064\u2800"
+    r"\u3000\u3164\ufeff\uffa0"
 )
-_SPACE: Final = r"\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-_ANY_LINE: Final = rf"^[^{_CONTROLS}]*$"
-_SEEN_LINE: Final = rf"^[{_UNSEEN}]*[^{_CONTROLS}{_UNSEEN}][^{_CONTROLS}]*$"
-_TRIMMED: Final = rf"^[^\x00{_SPACE}]([^\x00]*[^\x00{_SPACE}])?$"
+_SPACE: Final = r"\t-\r\u001c-\u0020\u0085\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+_ANY_LINE: Final = rf"^[^{CONTROLS}]*$"
+_SEEN_LINE: Final = rf"^[{_UNSEEN}]*[^{CONTROLS}{_UNSEEN}][^{CONTROLS}]*$"
+_TRIMMED: Final = rf"^[^\u0000{_SPACE}]([^\u0000]*[^\u0000{_SPACE}])?$"
 #: The pattern of a text that may have several lines.
-STORABLE: Final = r"^[^\x00]*$"
+STORABLE: Final = r"^[^\u0000]*$"
 _MAX_DOLLARS: Final = 1_000_000_000
 _NANO: Final = Decimal("1e-9")
 _MONEY: Final = Context(prec=40)

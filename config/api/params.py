@@ -14,11 +14,9 @@ from django.http import QueryDict
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 
-from config.api.text import CONTROL_CHARACTERS, NOT_STORABLE, parse_uuid
+from config.api.text import CONTROL_CHARACTERS, CONTROLS, NOT_STORABLE, parse_uuid
 
 MAX_LIST: Final = 100
-# As the document's patterns write them.
-_CONTROLS: Final = r"\u0000-\u001f\u007f-\u009f"
 _INTEGER: Final = re.compile(r"-?[0-9]{1,18}")
 _MOST: Final = 10**18 - 1
 # The document describes decimals as doubles, and every integer up to this one is a double.
@@ -47,7 +45,7 @@ class QueryParameter(forms.Field):
 class TextParameter(QueryParameter):
     """A text without control characters."""
 
-    schema = {"type": "string", "pattern": f"^[^{_CONTROLS}]*$"}
+    schema = {"type": "string", "pattern": f"^[^{CONTROLS}]*$"}
 
     def parse(self, text: str) -> str:
         if CONTROL_CHARACTERS.search(text):
@@ -164,7 +162,7 @@ class ListParameter(TextParameter):
 
     def __init__(self, *, words: Collection[str] | None = None, **kwargs: Any) -> None:
         self.words = words
-        item = f"[^,{_CONTROLS}]*[^, {_CONTROLS}][^,{_CONTROLS}]*"
+        item = f"[^,{CONTROLS}]*[^, {CONTROLS}][^,{CONTROLS}]*"
         if words is not None:
             item = f" *(?:{'|'.join(words)}) *"
         self.schema = {"type": "string", "pattern": f"^{item}(?:,{item}){{0,{MAX_LIST - 1}}}$"}

@@ -11,6 +11,8 @@ from uuid import UUID
 
 # C0, DEL and C1 controls; lone surrogates, which UTF-8 and PostgreSQL cannot carry.
 CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+# The same in a pattern of ECMA-262, but for surrogates, which no UTF-8 has.
+CONTROLS: Final = r"\u0000-\u001f\u007f-\u009f"
 # White space, and characters of no width.
 INVISIBLE: Final = re.compile(
     r"[\s\u00ad\u115f\u1160\u180e\u200b-\u200f\u2060-\u2064\u2800\u3164\ufeff\uffa0]+"

@@ -127,6 +127,7 @@ class _SizedMessage(msgspec.Struct):
     tool_calls: msgspec.Raw = msgspec.Raw()
 
 
+_NOTHING: Final = msgspec.Raw()
 _NO_NAMES: Final[frozenset[str]] = frozenset()
 _decode_format = msgspec.json.Decoder(_Format).decode
 _decode_parts = msgspec.json.Decoder(Parts).decode
@@ -202,12 +203,8 @@ def _name_tools(tools: list[ChatTool]) -> frozenset[str]:
 
 def _imply_parameters(fields: Fields) -> Iterable[str]:
     """Yields ``structured_outputs`` for a JSON schema."""
-    raw = fields.get("response_format")
-    if (
-        raw is not None
-        and first_byte(raw) == b"{"
-        and read_text(_decode_format(raw).type) == "json_schema"
-    ):
+    raw = fields.get("response_format", _NOTHING)
+    if first_byte(raw) == b"{" and read_text(_decode_format(raw).type) == "json_schema":
         yield "structured_outputs"
 
 

@@ -132,7 +132,7 @@ def test_a_form_may_have_several_images_a_mask_and_options(site: Site) -> None:
         ({"input_references": [reference()], "mask": reference(), "markup": reference()}, "markup"),
         ({"response_format": "png"}, "response_format"),
         ({"seed": 1.5}, "seed"),
-        ({"user": "a\nb"}, "user"),
+        ({"user": "a\n"}, "user"),
         ({"stream": 1}, "stream"),
         ({"provider": {"options": {"acme": {"n": 9}}}}, "provider.options.acme.n"),
         ({"provider": {"options": {"acme": {"quality": "hd"}}}}, "provider.options.acme.quality"),

@@ -395,7 +395,7 @@ def with_block(block: Any, role: str = "user") -> dict[str, Any]:
         ({"metadata": {"user_id": "u" * 513}}, "metadata.user_id: Expected str of length <= 512."),
         (
             {"metadata": {"user_id": "a\n"}},
-            "metadata.user_id: Must not contain control characters.",
+            "metadata.user_id: Must not begin or end with white space.",
         ),
         ({"metadata": {"name": "Ada"}}, "metadata.name: Unknown field."),
         ({"provider": {"only": "acme"}}, "provider.only: Expected array | null, got str."),

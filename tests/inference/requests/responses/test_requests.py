@@ -532,7 +532,7 @@ def showing(part: dict[str, Any], role: str = "user") -> dict[str, Any]:
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"top_logprobs": 21}, "top_logprobs"),
         ({"stop": ["a"] * 5}, "stop"),
-        ({"user": "a\nb"}, "user"),
+        ({"user": "a\n"}, "user"),
         ({"metadata": {"a": "x" * 513}}, "metadata[]"),
         ({"metadata": {str(number): "" for number in range(17)}}, "metadata"),
     ],
