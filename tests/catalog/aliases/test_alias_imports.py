@@ -76,7 +76,7 @@ def test_a_file_with_a_problem_changes_nothing(tenant: Tenant) -> None:
     with pytest.raises(ImportRefused) as refused:
         imports.apply(tenant.organization.pk, rows)
     assert [text.partition(":")[0] for text in refused.value.problems] == [
-        "line 7", "line 8", "line 2", "line 3", "line 4", "line 5", "line 6", "line 9",
+        "line 7", "line 8", "line 9", "line 2", "line 3", "line 4", "line 5", "line 6",
     ]  # fmt: skip
     assert snapshots.everything() == before
 
