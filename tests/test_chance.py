@@ -207,6 +207,39 @@ def test_no_function_that_other_threads_call_is_replaced() -> None:
     assert found == []
 
 
+def find_lines_of_all(tree: ast.AST) -> list[int]:
+    """Returns where a test reads all records of the log, and neither filters nor searches them."""
+    nodes = list(ast.walk(tree))
+    chosen = [
+        part.iter for node in nodes for part in getattr(node, "generators", ()) if part.ifs
+    ] + [
+        side
+        for node in nodes
+        if isinstance(node, ast.Compare)
+        for operator, side in zip(node.ops, node.comparators, strict=True)
+        if isinstance(operator, ast.In | ast.NotIn)
+    ]
+    return [
+        node.lineno
+        for node in nodes
+        if isinstance(node, ast.Attribute)
+        and node.attr in ("records", "messages")
+        and last_name(node.value) == "caplog"
+        and node not in chosen
+    ]
+
+
+def test_no_log_is_taken_for_that_of_the_test_alone() -> None:
+    """The in-process server logs a slow statement: ``own_lines`` are those of the test's thread."""
+    found = [
+        f"{path.relative_to(TESTS)}:{line}"
+        for path in sorted(TESTS.rglob("*.py"))
+        if "caplog" in (text := path.read_text())
+        for line in find_lines_of_all(ast.parse(text))
+    ]
+    assert found == []
+
+
 def test_no_order_is_that_of_places() -> None:
     """A later row may take the place that a deleted one left."""
     found = [
@@ -269,11 +302,17 @@ monkeypatch.setattr("config.server.readiness.time.monotonic", read)
 monkeypatch.setattr(time, "monotonic", read)
 monkeypatch.setattr(readiness, "time", SimpleNamespace(monotonic=read))
 monkeypatch.setattr("sys.stdin", text)
+[line] = caplog.messages
+[line] = [each for each in caplog.messages if name in each]
+assert line in caplog.messages
+assert not caplog.records
 """
-    nodes = list(ast.walk(ast.parse(program)))
+    tree = ast.parse(program)
+    nodes = list(ast.walk(tree))
     kinds = (
         lets_port_go, is_sleep, is_deadline, is_bound, looks_at_others, expires_by_own_clock,
         orders_by_place, replaces_for_all,
     )  # fmt: skip
     found = [[node.lineno for node in nodes if kind(node)] for kind in kinds]
     assert found == [[3], [6], [8], [9], [11], [13], [15], [16, 17, 18]]
+    assert find_lines_of_all(tree) == [21, 24]

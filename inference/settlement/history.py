@@ -21,7 +21,7 @@ import msgspec
 
 from config.clocks.clock import clock
 from config.database.driver import Rejected
-from config.server.readiness import readiness
+from config.server.readiness import Readiness, readiness
 from config.sql import load_statement
 from inference.ids import id_range
 from inference.models import HistoryLoss
@@ -58,8 +58,17 @@ class History:
     than a heartbeat may be lost.
     """
 
-    def __init__(self, memory: CommitMemory, find_running: Callable[[], Collection[str]]) -> None:
-        """Stores the memory; ``find_running`` returns the ids of the generations that run."""
+    def __init__(
+        self,
+        memory: CommitMemory,
+        find_running: Callable[[], Collection[str]],
+        readiness: Readiness = readiness,
+    ) -> None:
+        """Stores the memory; ``find_running`` returns the ids of the generations that run.
+
+        ``readiness`` is told whether history is lost.
+        """
+        self.readiness = readiness
         self.worker = f"{socket.gethostname()[:100]}:{os.getpid()}:{secrets.token_hex(4)}"
         self._memory, self._find_running = memory, find_running
         self._number = 0
@@ -115,14 +124,14 @@ class History:
         if self._loss is not None and beat.is_accepted is None:
             await run_in_thread(HistoryLoss.objects.record, self._loss)
         self._server = beat.server
-        if beat.is_open and not readiness.is_history_lost:
+        if beat.is_open and not self.readiness.is_history_lost:
             logger.error("the database has lost history: nothing is admitted until it is accepted")
-        readiness.is_history_lost = beat.is_open or self._loss is not None
+        self.readiness.is_history_lost = beat.is_open or self._loss is not None
 
     def _begin(self, since: datetime) -> None:
         until = max(self._confirmed_at, self._memory.newest or self._confirmed_at)
         self._loss = HistoryLoss(id=uuid.uuid4(), worker=self.worker, since=since, until=until)
-        readiness.is_history_lost = self._memory.is_kept = True
+        self.readiness.is_history_lost = self._memory.is_kept = True
         logger.error(
             "the database has lost what this worker committed since %s, until %s: nothing is "
             "admitted until an operator runs manage.py accept_history, or the rows are back",

@@ -16,6 +16,7 @@ from billing.open_transactions import (
     OpenTransactions,
     find_open_transactions,
 )
+from tests.support.machine.logs import own_lines
 
 WRITE = "INSERT INTO config_lease (name, until) VALUES ('left open', now())"
 LOGGER = "billing.open_transactions"
@@ -95,4 +96,4 @@ def test_a_long_transaction_is_logged_once_a_minute(
 
 
 def mentions(caplog: pytest.LogCaptureFixture, pid: int) -> int:
-    return sum(f"pid {pid}," in record.getMessage() for record in caplog.records)
+    return sum(f"pid {pid}," in line for line in own_lines(caplog))

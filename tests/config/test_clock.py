@@ -12,6 +12,7 @@ from django.db import connection
 from config.clocks.clock import DatabaseClock, clock
 from config.clocks.report import ClockReport
 from config.sql import measure_clock
+from tests.support.machine.logs import own_lines
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def test_an_offset_is_logged_when_it_begins_moves_and_ends(
         caplog.clear()
         off_by(offset)
         report.update()
-        return [record.getMessage() for record in caplog.records]
+        return own_lines(caplog)
 
     assert said(0.9) == []
     [text] = said(7200)

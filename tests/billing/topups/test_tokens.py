@@ -24,6 +24,7 @@ from tests.support.chains.nodes import Answers, Anvil, Contract, Front, chain_of
 from tests.support.chains.payments import ask, look, node_of
 from tests.support.chains.watching import Offer, ask_and_pay, credited, found, status, watch_anvil
 from tests.support.factories import Tenant
+from tests.support.machine.logs import own_lines
 
 
 def with_token(chain: Chain, **fields: Any) -> Chain:
@@ -59,7 +60,7 @@ def test_wrong_decimals_refuse_the_chain_by_name_until_they_are_corrected(
     )
     with caplog.at_level(logging.ERROR, "causeway.chain"):
         assert [look(chain), look(chain)] == [0, 0]
-    assert [record.getMessage() for record in caplog.records] == [f"Base is refused: {message}"] * 2
+    assert own_lines(caplog) == [f"Base is refused: {message}"] * 2
     state = ChainState.objects.get()
     assert (state.cursor, state.failure, state.failures) == (None, message, 2)
     with pytest.raises(GatewayError, match=r"^Top-ups on Base are not offered, because its token"):
@@ -159,7 +160,7 @@ def test_another_symbol_is_only_told(
     other = offer(with_token(chain, symbol="USDT"))
     watcher.ask_for_tokens()
     look(other)
-    assert [record.getMessage() for record in caplog.records] == [
+    assert own_lines(caplog) == [
         f"{chain.name}: the token calls itself TUSD, and CHAIN_TOKENS says USDT"
     ]
     assert ask(tenant, other, token.payers[0]).token_symbol == "USDT"
@@ -202,9 +203,7 @@ def test_a_node_that_does_not_tell_stops_no_offer_and_no_credit(
     message = "The node refused eth_call with error -32601."
     with caplog.at_level(logging.WARNING, "causeway.chain"):
         assert (look(fronted), credited(tenant)) == (1, [top_up.units * 1_000])
-    assert [record.getMessage() for record in caplog.records] == [
-        f"{fronted.name}: its token cannot be checked again: {message}"
-    ]
+    assert own_lines(caplog) == [f"{fronted.name}: its token cannot be checked again: {message}"]
     state = ChainState.objects.get()
     assert (state.failures, state.token_checked_at) == (0, None)
     assert ask(tenant, fronted, token.payers[0]).status == "open"

@@ -22,6 +22,7 @@ from config.management.commands.work import DUTIES
 from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.inference.prices import read_pricing
+from tests.support.machine.logs import own_lines
 from tests.support.operators import commands
 from tests.support.upstreams.tls import answering, serving
 
@@ -394,7 +395,7 @@ def test_a_failing_list_is_reported_and_changes_nothing(
     said = "sync_price_lists: litellm was not read, and nothing changed. "
     said += "The list could not be fetched: "
     problems = ("its server answered 503.", "the answer is too large.")
-    assert [record.getMessage() for record in caplog.records] == [said + text for text in problems]
+    assert own_lines(caplog) == [said + text for text in problems]
     assert snapshots.everything() == before
 
 

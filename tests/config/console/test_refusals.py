@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from django.test import Client
 
 from config.apps import Role
 from config.console.sign_in import roles
+from tests.support.machine.logs import own_records
 
 PAGE = "/admin/auth/user/"
 
@@ -27,9 +27,7 @@ def support(db: None) -> Client:
 
 
 def lines(caplog: Any) -> list[tuple[str, str, bool]]:
-    """Returns what this thread has logged; a service beside the test logs too."""
-    own = [one for one in caplog.records if one.thread == threading.get_ident()]
-    return [(one.levelname, one.getMessage(), bool(one.exc_info)) for one in own]
+    return [(one.levelname, one.getMessage(), bool(one.exc_info)) for one in own_records(caplog)]
 
 
 def test_refused_page_is_english_and_one_line_of_the_log(support: Client, caplog: Any) -> None:

@@ -21,6 +21,7 @@ from config.audit.entries import AuditEntry
 from config.console.sign_in.models import SignInLimit
 from config.console.sign_in.throttle import clean_account, clear_limits, network_of
 from tests.support.console import messages_of, page
+from tests.support.machine.logs import own_records
 from tests.support.operators.four_eyes import press, sign_in
 
 PASSWORD = "a long enough password"
@@ -197,7 +198,7 @@ def test_each_attempt_is_a_line_of_the_log(user: User, caplog: Any) -> None:
         client.post(LOGIN, {"username": "ann", "password": PASSWORD})
         client.post("/admin/logout/")
 
-    assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
+    assert [(one.levelname, one.getMessage()) for one in own_records(caplog)] == [
         ("WARNING", f"sign-in: failed, account 'an?n', address '{HERE}' (invalid_login)"),
         ("INFO", f"sign-in: signed_in, account 'ann', address '{HERE}'"),
         ("INFO", f"sign-in: signed_out, account 'ann', address '{HERE}'"),

@@ -20,6 +20,7 @@ from config.database import outages as module
 from config.database.outages import Outages, PoolFilter, find_reason, is_away
 from config.server.logs import UnavailableFilter
 from tests.support.bulkheads.counters import sample
+from tests.support.machine.logs import own_lines
 from tests.support.machine.ports import reserved_port
 
 
@@ -128,7 +129,7 @@ def test_a_reason_is_logged_when_it_begins_each_minute_and_when_it_is_over(
     counted = sample("causeway_database_failures_total", reason="connections")
     for _ in range(1000):
         outages.report(full)
-    [told] = caplog.messages
+    [told] = own_lines(caplog)
     assert told == (
         "the database takes no statements (connections, 1 failed): FATAL:  sorry, too many clients "
         "already. All its connections are taken: look who has them in pg_stat_activity, or in the "
@@ -137,21 +138,21 @@ def test_a_reason_is_logged_when_it_begins_each_minute_and_when_it_is_over(
     assert sample("causeway_database_failures_total", reason="connections") == counted + 1000
     # Another reason has a line of its own.
     outages.report(TimeoutError())
-    assert "(unreachable, 1 failed): TimeoutError. Look whether" in caplog.messages[1]
+    assert "(unreachable, 1 failed): TimeoutError. Look whether" in own_lines(caplog)[1]
     for _ in range(70):
         advance(1)
         outages.report(full)
         outages.end_old()
-    assert len(caplog.messages) == 4
-    assert caplog.messages[2].endswith("again (unreachable): 1 failed in 0 s")
-    assert "(connections, 1060 failed)" in caplog.messages[3]
+    assert len(own_lines(caplog)) == 4
+    assert own_lines(caplog)[2].endswith("again (unreachable): 1 failed in 0 s")
+    assert "(connections, 1060 failed)" in own_lines(caplog)[3]
     advance(14)
     outages.end_old()
-    assert len(caplog.messages) == 4
+    assert len(own_lines(caplog)) == 4
     advance(2)
     outages.end_old()
     outages.end_old()
-    assert caplog.messages[4:] == [
+    assert own_lines(caplog)[4:] == [
         "the database takes statements again (connections): 1070 failed in 70 s"
     ]
 
@@ -159,7 +160,7 @@ def test_a_reason_is_logged_when_it_begins_each_minute_and_when_it_is_over(
 def test_a_pool_without_a_connection_blames_no_statement(caplog: pytest.LogCaptureFixture) -> None:
     """It may as well be that none opens."""
     Outages().report(PoolTimeout("couldn't get a connection after 1.50 sec"))
-    [told] = caplog.messages
+    [told] = own_lines(caplog)
     assert told == (
         "the database takes no statements (pool, 1 failed): couldn't get a connection after 1.50 "
         "sec. None of this process's connections (DATABASE_POOL_SIZE, "

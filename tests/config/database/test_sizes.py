@@ -6,6 +6,7 @@ import pytest
 from django.db import connection
 
 from config.database.sizes import count_connections, warn_of_few_connections
+from tests.support.machine.logs import own_lines
 
 pytestmark = pytest.mark.django_db
 
@@ -25,9 +26,8 @@ def test_a_worker_opens_both_pools_and_a_listener(settings: object) -> None:
 def test_too_many_workers_are_warned_of_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     limit = find_limit()
     warn_of_few_connections(1)
-    assert caplog.records == []
+    assert own_lines(caplog) == []
     warn_of_few_connections(limit)
-    [record] = caplog.records
-    message = record.getMessage()
+    [message] = own_lines(caplog)
     assert f"{limit} workers may open {limit * 13} connections" in message
     assert "DATABASE_POOL_SIZE" in message

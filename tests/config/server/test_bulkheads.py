@@ -15,6 +15,7 @@ from prometheus_client import REGISTRY
 from config.api.errors import GatewayError, TooManyRequests, Unavailable
 from config.database.outages import outages
 from config.server.bulkheads import MANAGEMENT_TURNS, SMALL_BYTES, BulkheadBudget, Bulkheads
+from tests.support.machine.logs import own_lines
 
 MIB = 1024 * 1024
 ORGANIZATION, OTHER = UUID(int=1), UUID(int=2)
@@ -277,7 +278,7 @@ def test_refusals_are_logged_once_a_second_for_each_organization_and_reason(
 
     with caplog.at_level(logging.WARNING, "config.server.bulkheads"):
         run(check)
-    assert sorted(record.getMessage() for record in caplog.records) == [
+    assert sorted(own_lines(caplog)) == [
         f"the budget {budget} is used up by organization {organization}: requests are refused"
         for budget, organization in (
             ("organization_bytes", OTHER),

@@ -24,6 +24,7 @@ from endpoints import validation
 from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
+from tests.support.machine.logs import own_records
 from tests.support.upstreams import clouds
 
 MISSING = install_command("bedrock")
@@ -129,7 +130,7 @@ def test_the_start_names_the_providers(
     factories.make_provider("acme")
     with caplog.at_level(logging.INFO, logger="causeway.start"):
         log_missing_extras()
-    [record] = caplog.records
+    [record] = own_records(caplog)
     assert (record.levelname, record.getMessage()) == (
         "INFO",
         f"cannot call amazon-bedrock: {MISSING}, and start again",
@@ -140,11 +141,11 @@ def test_it_is_a_warning_where_a_credential_waits(
     provider: Provider, tenant: Tenant, caplog: pytest.LogCaptureFixture
 ) -> None:
     log_missing_extras()
-    assert caplog.records == []
+    assert own_records(caplog) == []
     factories.make_credential(tenant, provider, SECRET)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "botocore", None)
         dialects.missing_extra.cache_clear()
         log_missing_extras()
     dialects.missing_extra.cache_clear()
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert [record.levelname for record in own_records(caplog)] == ["WARNING"]

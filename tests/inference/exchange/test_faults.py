@@ -236,7 +236,7 @@ STALLING = ("sim-stall", "sim-drip-headers:0.01", "sim-stall-stream")
 def publish(site: Site, behaviour: str, **fields: Any) -> None:
     # A plain answer is bounded by the time in all.
     if behaviour in STALLING[:2]:
-        fields["total_timeout"] = 1
+        fields |= {"first_event_timeout": 1, "total_timeout": 1}
     site.publish(behaviour, **fields)
 
 
@@ -278,8 +278,9 @@ def test_a_fault_determines_answer_stored_row_and_charge(
     stream: bool,
     settings: LazySettings,
 ) -> None:
-    if behaviour in STALLING:
-        settings.UPSTREAM_FIRST_EVENT_TIMEOUT = settings.UPSTREAM_IDLE_TIMEOUT = 0.3
+    if behaviour == STALLING[2]:
+        # Its streams alone have a silence after the first event.
+        settings.UPSTREAM_IDLE_TIMEOUT = 0.3
     expected = streamed if stream else plain
     backup = site.another_provider("backup")
     faulty = factories.make_model("acme/eagle")
@@ -415,8 +416,8 @@ def test_an_answer_beyond_the_size_limit_is_a_bad_gateway(site: Site) -> None:
 def test_a_slow_answer_ends_at_the_time_limit_of_a_generation(
     site: Site, settings: LazySettings, stream: bool
 ) -> None:
-    settings.HOLD_TIMEOUT = 0.5
-    publish(site, "sim-slow:0,0.2" if stream else "sim-drip:0.01")
+    settings.HOLD_TIMEOUT = 2
+    publish(site, "sim-slow:0,1" if stream else "sim-drip:0.01")
     answer = site.chat("one two three four", stream=stream)
     error = events_of(answer.text)[-1]["error"] if stream else answer.json()["error"]
     assert (error["code"], error["message"]) == (504, NO_ANSWER)

@@ -10,6 +10,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from inference.exchange.workload import LoopTime
+from tests.support.machine.logs import own_lines
 
 BUSY, QUIET = UUID(int=1), UUID(int=2)
 
@@ -89,6 +90,6 @@ def test_the_log_names_the_organization_once_a_minute(caplog: pytest.LogCaptureF
         for _ in range(3):
             use(loop_time, clock, 0.015)
             assert waits(loop_time, BUSY, clock)
-    assert [record.getMessage() for record in caplog.records] == [
+    assert own_lines(caplog) == [
         f"organization {BUSY} takes more than 50 % of the event loop: its answers wait"
     ]

@@ -384,7 +384,7 @@ def test_excluded_reasoning_removes_thinking_parts_of_the_content(
 def test_a_caller_that_stops_reading_is_disconnected_at_the_deadline(
     site: Site, upstream: Serve, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings.HOLD_TIMEOUT = 1
+    settings.HOLD_TIMEOUT = 3
     is_closed = threading.Event()
     text = json.dumps(event({"content": "x" * 4000})).encode()
 
@@ -410,7 +410,9 @@ def test_a_caller_that_stops_reading_is_disconnected_at_the_deadline(
         while data := caller.recv(65536):
             last = data
         assert not last.endswith(b"0\r\n\r\n")
-    assert not caplog.records
+    # A busy machine may log that a statement was slow.
+    others = ("config.database.", "config.server.batching.")
+    assert not [each for each in caplog.records if not each.name.startswith(others)]
     assert_in_order()
 
 

@@ -366,7 +366,7 @@ def test_a_stream_that_ends_at_its_callers_limit_is_one_response(
 ) -> None:
     codex.events, codex.missing = [*OPENED, ITEMS[0]], 1
     body = {**AGENT, "stream": True}
-    answer = site.post(body, path=RESPONSES, headers={"X-Request-Timeout": "1"})
+    answer = site.post(body, path=RESPONSES, headers={"X-Request-Timeout": "3"})
     events = read_events(answer.content)
     kinds = [event["type"] for event in [*OPENED, ITEMS[0]]]
     assert [event["type"] for event in events] == [*kinds, "response.failed"]
@@ -391,7 +391,7 @@ def test_an_error_is_numbered_after_the_events_that_were_delivered(
     hold_back(monkeypatch, mark)
     codex.events = [*OPENED, ITEMS[0], PADDING, *ITEMS[1:], COMPLETED]
     body = {**AGENT, "stream": True}
-    answer = site.post(body, path=RESPONSES, headers={"X-Request-Timeout": "1"})
+    answer = site.post(body, path=RESPONSES, headers={"X-Request-Timeout": "3"})
     lines = answer.text.split("\n")
     events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
     *delivered, last = [event["type"] for event in events]

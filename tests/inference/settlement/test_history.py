@@ -25,8 +25,9 @@ from billing.models import Excess, Transfer
 from config.api.errors import Unavailable
 from config.clocks.clock import clock
 from config.database.pool import find_pool
-from config.server.readiness import HistoryLost, readiness
+from config.server.readiness import HistoryLost, Readiness, readiness
 from inference.models import Generation, HistoryLoss, Journal, WorkerBeat
+from inference.settlement import collector
 from inference.settlement.history import FIND_UNSTORED, Beat, History
 from inference.settlement.journal import BEAT, GAP_SECONDS
 from inference.settlement.sweeper import may_believe_silence
@@ -254,10 +255,25 @@ def test_history_that_comes_back_needs_no_operator(installation: Installation) -
         other.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(ASIDE)))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _nothing_lost(_running_server: str) -> Iterator[None]:
+    """Waits until the service in this process knows of no loss: it refuses requests meanwhile."""
+    yield
+    # Its next heartbeat finds none.
+    readiness.is_history_lost = True
+    wait_until(lambda: not readiness.is_history_lost)
+
+
+def make_history(
+    memory: CommitMemory | None = None, find_running: Callable[[], list[str]] = list
+) -> History:
+    """Returns a history that tells a loss to nobody else."""
+    return History(memory or CommitMemory(), find_running, Readiness())
+
+
 @pytest.fixture
-def followed(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Callable[..., History]:
+def followed(transactional_db: None) -> Callable[..., History]:
     """Returns a function that lets a history follow heartbeats, with changes of their rows."""
-    monkeypatch.setattr(readiness, "is_history_lost", False)
 
     def follow(history: History, *changes: dict[str, Any]) -> History:
         async def run() -> None:
@@ -275,14 +291,14 @@ def followed(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Callabl
 
 
 def test_each_heartbeat_of_a_worker_is_higher(followed: Callable[..., History]) -> None:
-    history = followed(History(CommitMemory(), list), {}, {}, {})
+    history = followed(make_history(), {}, {}, {})
     assert WorkerBeat.objects.get(pk=history.worker).number == 3
-    assert not readiness.is_history_lost
+    assert not history.readiness.is_history_lost
 
 
 def test_a_heartbeat_that_arrives_late_is_no_loss(followed: Callable[..., History]) -> None:
     """A server that hung may run one whose worker has sent the next on another connection."""
-    history = followed(History(CommitMemory(), list), {}, {}, {})
+    history = followed(make_history(), {}, {}, {})
 
     async def beat_late() -> None:
         connection = DataPlaneConnection()
@@ -293,7 +309,7 @@ def test_a_heartbeat_that_arrives_late_is_no_loss(followed: Callable[..., Histor
     asyncio.run(beat_late())
     assert WorkerBeat.objects.get(pk=history.worker).number == 3
     followed(history, {})
-    assert not readiness.is_history_lost
+    assert not history.readiness.is_history_lost
 
 
 def test_a_server_that_takes_no_writes_cannot_record_a_loss(transactional_db: None) -> None:
@@ -313,7 +329,7 @@ def test_a_server_that_takes_no_writes_cannot_record_a_loss(transactional_db: No
 def test_a_lost_heartbeat_is_noticed_by_the_next_one(
     followed: Callable[..., History], loss: str
 ) -> None:
-    history = followed(History(CommitMemory(), list), {"timeline": 7}, {"timeline": 7})
+    history = followed(make_history(), {"timeline": 7}, {"timeline": 7})
     row = WorkerBeat.objects.filter(pk=history.worker)
     if loss == "gone":
         row.delete()
@@ -323,22 +339,22 @@ def test_a_lost_heartbeat_is_noticed_by_the_next_one(
     found = HistoryLoss.objects.get()
     assert (found.worker, found.accepted_at) == (history.worker, None)
     assert found.since <= found.until
-    assert readiness.is_history_lost
+    assert history.readiness.is_history_lost
     assert not may_believe_silence()
     # Its own heartbeats say nothing more, until somebody has accepted the loss.
     followed(history, {"timeline": 6 if loss == "timeline" else 7, "number": 0})
-    assert readiness.is_history_lost
+    assert history.readiness.is_history_lost
     assert list(HistoryLoss.objects.values_list("pk", flat=True)) == [found.pk]
     HistoryLoss.objects.accept()
     followed(history, {}, {})
-    assert not readiness.is_history_lost
+    assert not history.readiness.is_history_lost
     assert not HistoryLoss.objects.filter(accepted_at=None).exists()
 
 
 def test_the_record_of_a_loss_is_made_again_when_it_is_lost_itself(
     followed: Callable[..., History],
 ) -> None:
-    history = followed(History(CommitMemory(), list), {})
+    history = followed(make_history(), {})
     WorkerBeat.objects.filter(pk=history.worker).delete()
     followed(history, {})
     found = HistoryLoss.objects.get()
@@ -350,26 +366,26 @@ def test_the_record_of_a_loss_is_made_again_when_it_is_lost_itself(
 def test_a_loss_that_another_worker_noticed_stops_this_one(
     followed: Callable[..., History],
 ) -> None:
-    history, other = History(CommitMemory(), list), History(CommitMemory(), list)
+    history, other = make_history(), make_history()
     followed(other, {})
     WorkerBeat.objects.filter(pk=other.worker).delete()
     followed(other, {})
-    readiness.is_history_lost = False
     followed(history, {})
-    assert readiness.is_history_lost
+    assert history.readiness.is_history_lost
     HistoryLoss.objects.accept()
     followed(history, {})
-    assert not readiness.is_history_lost
+    assert not history.readiness.is_history_lost
 
 
 def test_the_console_says_what_was_lost_since_when(
-    followed: Callable[..., History], operator: Client
+    followed: Callable[..., History], operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def find_alerts() -> list[str]:
         alerts = operator.get("/admin/").context["inbox"].alerts
         return [alert.text for alert in alerts if "lost" in alert.text]
 
-    history = followed(History(CommitMemory(), list), {})
+    history = followed(make_history(), {})
+    monkeypatch.setattr(collector, "readiness", history.readiness)
     assert find_alerts() == []
     WorkerBeat.objects.filter(pk=history.worker).delete()
     followed(history, {})
@@ -439,16 +455,16 @@ def test_less_than_a_heartbeat_is_missed_when_the_server_was_started(
     """An asynchronous standby may lack what came after the last heartbeat that it got."""
     tenant = factories.make_tenant()
     memory = CommitMemory()
-    history = followed(History(memory, list), {}, {})
+    history = followed(make_history(memory), {}, {})
     note(memory, Committed.ADMITTED, make_rows(tenant, "gen-1780000000-aa", 500))
     note(memory, Committed.SETTLED, make_end("gen-1780000000-aa", 300))
     followed(history, {})
-    assert not readiness.is_history_lost
+    assert not history.readiness.is_history_lost
     followed(history, {"server": "1/2/3"})
-    assert readiness.is_history_lost
+    assert history.readiness.is_history_lost
     HistoryLoss.objects.accept()
     followed(history, *[{"server": "1/2/3"}] * 3, {"server": "1/2/4"})
-    assert not readiness.is_history_lost
+    assert not history.readiness.is_history_lost
     generation = Generation.objects.get()
     stored = (generation.status, generation.cost_nano, generation.hold_nano)
     assert stored == ("completed", 300, 300)
@@ -468,7 +484,7 @@ def test_what_the_balance_does_not_cover_any_more_goes_under_review(
     tenant = factories.make_tenant(credits_usd=0)
     ledger.grant(tenant.organization.pk, 400, actor="test")
     memory = CommitMemory()
-    history = followed(History(memory, list), {})
+    history = followed(make_history(memory), {})
     for number in (1, 2):
         key = f"gen-178000000{number}-aa"
         note(memory, Committed.ADMITTED, make_rows(tenant, key, 500))
@@ -489,7 +505,7 @@ def test_a_running_generation_is_admitted_again_and_settles_later(
     tenant = factories.make_tenant()
     memory = CommitMemory()
     name = "gen-1780000000-aa"
-    history = followed(History(memory, lambda: [name]), {})
+    history = followed(make_history(memory, lambda: [name]), {})
     note(memory, Committed.ADMITTED, make_rows(tenant, name, 500))
     # It was moved to another candidate before it was lost.
     other = factories.make_endpoint(
@@ -519,7 +535,7 @@ def test_what_ends_while_it_is_stored_again_is_charged(followed: Callable[..., H
             note(memory, Committed.SETTLED, make_end(name, 300))
         return [name] if search < 3 else []
 
-    history = followed(History(memory, find_running), {})
+    history = followed(make_history(memory, find_running), {})
     note(memory, Committed.ADMITTED, make_rows(tenant, name, 500))
     followed(history, {"server": "1/2/3"})
     HistoryLoss.objects.accept()
@@ -528,7 +544,7 @@ def test_what_ends_while_it_is_stored_again_is_charged(followed: Callable[..., H
     followed(history, {"server": "1/2/3"}, {"server": "1/2/3"})
     generation = Generation.objects.get()
     assert (generation.status, generation.cost_nano) == ("completed", 300)
-    assert not readiness.is_history_lost
+    assert not history.readiness.is_history_lost
     assert differences() == []
 
 
@@ -538,7 +554,7 @@ def test_a_generation_whose_price_is_gone_is_named(
     tenant = factories.make_tenant()
     memory = CommitMemory()
     name = "gen-1780000000-aa"
-    history = followed(History(memory, list), {})
+    history = followed(make_history(memory), {})
     [row] = json.loads(make_rows(tenant, name, 500))
     note(memory, Committed.ADMITTED, json.dumps([{**row, "price_id": 2**40}]))
     note(memory, Committed.SETTLED, make_end(name, 300))
@@ -548,7 +564,7 @@ def test_a_generation_whose_price_is_gone_is_named(
     assert not Generation.objects.exists()
     assert f"1 lost for good ({name})" in caplog.text
     # It is told once.
-    assert not readiness.is_history_lost
+    assert not history.readiness.is_history_lost
 
 
 def test_the_memory_is_bounded_until_history_is_lost() -> None:

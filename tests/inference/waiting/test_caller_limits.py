@@ -16,6 +16,8 @@ from tests.support.contract.sdks import openai_client
 from tests.support.inference.site import CHAT, MESSAGES, Site, events_of
 from tests.support.ledger import assert_in_order
 
+# Longer than a busy machine needs to ask the upstream.
+LIMIT = "3"
 LATE = (
     "The time limit of the request itself is over: X-Request-Timeout, or the timeout of the SDK. "
     "Allow more time."
@@ -43,14 +45,14 @@ def assert_cancelled(site: Site) -> None:
 )
 def test_a_plain_call_ends_at_the_callers_limit(site: Site, name: str) -> None:
     site.publish("sim-stall")
-    answer = site.post(site.chat_body(), headers={name: "0.5"})
+    answer = site.post(site.chat_body(), headers={name: LIMIT})
     assert_late(answer)
     assert_cancelled(site)
 
 
 def test_a_stream_ends_at_the_limit_in_all(site: Site) -> None:
     site.publish("sim-stall")
-    answer = site.post(site.chat_body(stream=True), headers={"X-Request-Timeout": "0.5"})
+    answer = site.post(site.chat_body(stream=True), headers={"X-Request-Timeout": LIMIT})
     assert_late(answer)
     assert_cancelled(site)
 
@@ -63,7 +65,7 @@ def test_a_stream_that_has_begun_ends_with_an_error_event(
     settings.STREAM_KEEPALIVE_INTERVAL = 0.1
     site.publish(behaviour)
     body = site.chat_body(stream=True, max_tokens=50)
-    answer = site.post(body, path=path, headers={"X-Request-Timeout": "1"})
+    answer = site.post(body, path=path, headers={"X-Request-Timeout": LIMIT})
     assert answer.status_code == 200
     events = [block for block in answer.text.split("\n\n") if block[:1] != ":"]
     assert LATE in events[-2]
@@ -92,7 +94,8 @@ def test_an_answer_in_time_knows_no_limit(published: Site) -> None:
 def test_a_client_that_gives_up_is_not_answered_later(site: Site) -> None:
     site.publish("sim-stall")
     began = time.monotonic()
-    with openai_client(site, timeout=1) as client, pytest.raises(openai.APITimeoutError):
+    # Either side may be the first to see that the time is over.
+    with openai_client(site, timeout=int(LIMIT)) as client, pytest.raises(openai.APIError):
         client.chat.completions.create(**site.chat_body("one"))
     assert time.monotonic() - began < 15
     assert_cancelled(site)

@@ -174,6 +174,8 @@ def test_a_caller_who_leaves_during_the_wait_pays_for_the_prompt(quick: Site) ->
     serve(quick, "sim-stall")
     with ask(quick) as answer:
         assert next(blocks_of(answer)) == COMMENT
+        # A comment may be sent before the upstream is asked.
+        assert quick.upstream.wait_until(lambda: len(quick.dialled()) == 1)
     row = quick.settled()
     assert (row.status, row.is_estimated, row.completion_tokens) == ("cancelled", True, 0)
     assert row.cost_nano == row.prompt_tokens * 1000

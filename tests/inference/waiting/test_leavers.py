@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-import requests
 
 from inference.models import Generation
+from tests.support.bodies.lines import dial, post_bytes
+from tests.support.inference.endings import notice
 from tests.support.inference.pictures import PNG
 from tests.support.inference.site import ASKED, CHAT, Site
 from tests.support.ledger import assert_in_order
@@ -25,23 +26,30 @@ MESSAGE = {"role": "assistant", "content": "You said: one two"}
 
 
 @contextmanager
-def answering_late(site: Site, body: dict[str, Any]) -> Iterator[threading.Event]:
-    """Serves the provider's answers once the event is set."""
-    may_answer = threading.Event()
+def answering_late(
+    site: Site, body: dict[str, Any]
+) -> Iterator[tuple[threading.Event, threading.Event]]:
+    """Serves the provider's answer; yields an event that says that it was asked, and one to set."""
+    asked, may_answer = threading.Event(), threading.Event()
     answer = answering(json.dumps(body).encode(), headers=("Content-Type: application/json",))
 
     def answer_late(line: socket.socket, head: bytes, received: bytes) -> bool:
+        asked.set()
         assert may_answer.wait(60)
         return answer(line, head, received)
 
     with standing_in(site.provider, answer_late):
-        yield may_answer
+        yield asked, may_answer
 
 
-def leave(site: Site, path: str, may_answer: threading.Event, **fields: Any) -> None:
-    """Asks, leaves after a moment, and lets the upstream answer."""
-    with pytest.raises(requests.ReadTimeout):
-        site.post({"model": site.model.slug, **fields}, path=path, timeout=(5, 0.7))
+def leave(
+    site: Site, path: str, late: tuple[threading.Event, threading.Event], **fields: Any
+) -> None:
+    """Asks, leaves once the upstream was asked, and lets it answer."""
+    asked, may_answer = late
+    with dial(site, post_bytes(site, {"model": site.model.slug, **fields}, path=path)):
+        assert asked.wait(60)
+    notice(site)
     may_answer.set()
 
 
@@ -52,16 +60,16 @@ def leave_a_picture(site: Site, size: int) -> Generation:
     picture = b64encode(PNG + bytes(size)).decode()
     usage = {"input_tokens": 2, "output_tokens": 4, "total_tokens": 6}
     body = {"created": 1, "data": [{"b64_json": picture}], "usage": usage}
-    with answering_late(site, body) as may_answer:
-        leave(site, "/api/v1/images/generations", may_answer, prompt="one two")
+    with answering_late(site, body) as late:
+        leave(site, "/api/v1/images/generations", late, prompt="one two")
         return site.settled()
 
 
 def test_the_cost_that_the_provider_reports_is_kept(site: Site) -> None:
     choices = [{"index": 0, "message": MESSAGE, "finish_reason": "stop"}]
     site.publish()
-    with answering_late(site, {"choices": choices, "usage": USAGE}) as may_answer:
-        leave(site, CHAT, may_answer, **ASKED[CHAT])
+    with answering_late(site, {"choices": choices, "usage": USAGE}) as late:
+        leave(site, CHAT, late, **ASKED[CHAT])
         row = site.settled()
     assert (row.status, row.prompt_tokens, row.completion_tokens) == ("cancelled", 2, 4)
     assert (row.is_estimated, row.reported_cost_nano) == (False, 250_000_000)

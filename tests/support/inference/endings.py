@@ -9,6 +9,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+import requests
+
 from billing.models import Account, Meter, Transfer
 from catalog.dialects.base import Operation
 from inference.requests import parsing
@@ -82,3 +84,8 @@ def read_until(line: socket.socket, mark: bytes) -> None:
 def hang_up(line: socket.socket) -> None:
     line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     line.close()
+
+
+def notice(site: Site) -> None:
+    """Waits for a turn of the service's event loop, which sees every connection that was closed."""
+    assert requests.get(f"{site.server}/healthz", timeout=60).status_code == 200
