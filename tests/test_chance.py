@@ -28,11 +28,10 @@ MOVED: Final = "support/inference/moving.py"
 
 SLEEPS: Final = {
     "attack": 1,
-    "billing": 2,
     "bulkheads": 2,
     "config": 39,
     "docs": 1,
-    "inference": 22,
+    "inference": 20,
     "support": 11,
 }
 DEADLINES: Final = {"config": 2, "inference": 1, "support": 2}

@@ -42,10 +42,7 @@ MARK_RESTS: Final = load_statement("inference", "mark_rests")
 CLEAR_RESTS: Final = load_statement("inference", "clear_rests")
 READ_REFUSED: Final = load_statement("inference", "read_refused")
 
-# Output since the last heartbeat stays unbilled if the process dies. A heartbeat therefore runs
-# once a second, and earlier when a stream has delivered much. The pause bounds the number of
-# statements when many streams are fast.
-_INTERVAL_SECONDS: Final = 1.0
+# The pause bounds the number of statements when many streams are fast.
 _PAUSE_SECONDS: Final = 0.05
 # A database that was away is asked again soon: nothing is admitted until it has answered.
 _RETRY_SECONDS: Final = 0.3
@@ -70,7 +67,13 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class Heartbeat:
-    """Journals the progress of a worker, and exchanges health and paces, each with a statement."""
+    """Journals the progress of a worker, and exchanges health and paces, each with a statement.
+
+    Output since the last heartbeat stays unbilled if the process dies. A heartbeat therefore runs
+    every ``interval_seconds``, and earlier when a stream has delivered much.
+    """
+
+    interval_seconds = 1.0
 
     def __init__(
         self,
@@ -117,7 +120,7 @@ class Heartbeat:
         if self._flushed is None:
             self._flushed = asyncio.get_running_loop().create_future()
         self._is_urgent.set()
-        await asyncio.wait([self._flushed], timeout=_INTERVAL_SECONDS)
+        await asyncio.wait([self._flushed], timeout=self.interval_seconds)
 
     async def open(self) -> None:
         """Beats before a request is admitted, once a second, and after each new connection."""
@@ -151,22 +154,22 @@ class Heartbeat:
                 await self._health_exchange.run_once()
             except (Unavailable, Rejected):
                 # The heartbeat reports the outage.
-                await asyncio.sleep(_INTERVAL_SECONDS)
+                await asyncio.sleep(self.interval_seconds)
             except Exception:
                 logger.exception("the health of endpoints is not shared; the next exchange tries")
-                await asyncio.sleep(_INTERVAL_SECONDS)
+                await asyncio.sleep(self.interval_seconds)
 
     async def _run(self) -> None:
         """Runs a full heartbeat every second, and journals urgent progress in between."""
         while True:
             await asyncio.sleep(_PAUSE_SECONDS)
-            left = self._last_full + _INTERVAL_SECONDS - time.monotonic()
+            left = self._last_full + self.interval_seconds - time.monotonic()
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(left, 0)):
                     await self._is_urgent.wait()
             self._is_urgent.clear()
             flushed, self._flushed = self._flushed, None
-            is_due = time.monotonic() >= self._last_full + _INTERVAL_SECONDS
+            is_due = time.monotonic() >= self._last_full + self.interval_seconds
             if is_due:
                 self._last_full = time.monotonic()
             try:
@@ -189,7 +192,7 @@ class Heartbeat:
                 else:
                     trace = None if isinstance(exc, Rejected) else exc
                     logger.error("the heartbeat failed: %s", exc, exc_info=trace)
-                    await asyncio.sleep(_INTERVAL_SECONDS)
+                    await asyncio.sleep(self.interval_seconds)
             finally:
                 _end_wait(flushed)
             outages.end_old()

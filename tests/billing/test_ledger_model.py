@@ -33,6 +33,7 @@ from catalog.models import CatalogVersion, ModelEndpoint
 from catalog.pricing import Usage, cost_nano
 from config import sql
 from config.api.errors import NotFound
+from config.partitions.tables import read_now
 from inference.admission.admit import ADMIT
 from inference.admission.estimate import Claim
 from inference.ids import id_range, new_generation_id
@@ -170,7 +171,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self.used: defaultdict[uuid.UUID, Used] = defaultdict(Used)
         self.made: dict[str, Made] = {}
         self.references: set[str] = set()
-        self.today = timezone.now().date()
+        # The whole test is one transaction, whose day the meters have.
+        self.today = read_now().date()
         self.last: tuple[str, str] | None = None
         for number, amount in enumerate(credits_in):
             self.grant(number, amount)

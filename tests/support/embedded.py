@@ -14,11 +14,12 @@ import shutil
 import socket
 import sys
 import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
 
 from config.local import postgres
 from config.local.certificates import ensure_certificates
-from tests.support.database.kept import find_cluster
+from tests.support.database.kept import MONTH, find_cluster
 
 AZURE_HOST = "contoso.openai.azure.com"
 BEDROCK_HOST = "bedrock-runtime.us-east-1.amazonaws.com"
@@ -47,6 +48,7 @@ if "CAUSEWAY_TEST_DIR" not in os.environ:
     directory = tempfile.mkdtemp(prefix="causeway-tests-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     os.environ["CAUSEWAY_TEST_DIR"] = directory
+    os.environ[MONTH] = f"{datetime.now(UTC):%Y-%m}"
     os.environ["SECRET_KEY"] = secrets.token_urlsafe(48)
     os.environ["CREDENTIAL_KEYS"] = base64.b64encode(secrets.token_bytes(32)).decode()
     os.environ["UPSTREAM_ALLOWED_NETWORKS"] = "127.0.0.0/8"

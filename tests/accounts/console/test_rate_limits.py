@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -48,9 +49,9 @@ def test_an_operator_sets_limits_and_sees_their_use(operator: Client, row: Any) 
     own, for_model = RateLimit.objects.get(model=None), RateLimit.objects.get(model=model.slug)
     assert (own.requests_per_minute, own.tokens_per_minute) == (10, None)
     assert for_model.concurrent_requests == 2
-    Meter.objects.filter(pk=own.subject_id).update(
-        requests=12, requests_before=5, minute=clock.now().replace(second=0, microsecond=0)
-    )
+    # The page may be read in the minute after this one.
+    minute = clock.now().replace(second=0, microsecond=0) + timedelta(minutes=1)
+    Meter.objects.filter(pk=own.subject_id).update(requests=12, requests_before=5, minute=minute)
     Meter.objects.filter(pk=for_model.subject_id).update(running=1)
     shown = operator.get(page(row)).content.decode()
     assert "7 of 10 requests this minute" in shown

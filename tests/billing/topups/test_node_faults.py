@@ -177,14 +177,17 @@ def test_retry_after_of_a_node_is_read_and_limited(
 
 
 def test_scan_times_out_when_a_node_drips_its_answer(token: Contract, front: Front) -> None:
-    watcher = watching(token, front, timeout=0.3)
+    watcher = watching(token, front)
+    patient = watcher.node
     token.pay(5)
+    watcher.node = Node(patient.chain, EgressPolicy(), timeout=0.3)
     front.drip = 0.01
     with pytest.raises(
         ChainUnavailable, match=r"^The call of the node failed: timed out: total\.$"
     ):
         watcher.look()
     front.drip = 0.0
+    watcher.node = patient
     assert [deposit.units for deposit in watcher.look()] == [5]
 
 

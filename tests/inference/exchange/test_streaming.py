@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any
@@ -13,10 +14,10 @@ import pytest
 import requests
 from django.conf import LazySettings
 
+from config.asgi import application
 from config.server.connections import protocol
 from inference.faces import connection
 from inference.models import Generation, Journal
-from inference.settlement import journal
 from tests.support.bodies.lines import dial, post_bytes
 from tests.support.inference.endings import read_until
 from tests.support.inference.site import CHAT, Site, content_of, events_of
@@ -137,11 +138,20 @@ def test_a_caller_that_leaves_ends_the_upstream_and_pays_for_the_delivered_part(
     assert [attempt["status"] for attempt in row.attempts] == [200]
 
 
-def test_a_large_delivery_is_journalled_before_the_interval_ends(
-    gated: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(journal, "_INTERVAL_SECONDS", 60.0)
-    time.sleep(1.1)  # the pending heartbeat still uses the old interval
+@pytest.fixture
+def _rare_heartbeats(site: Site) -> Iterator[None]:
+    """Lets the service beat once a minute; the wait that has begun ends at once, each time."""
+    heartbeat = application._gateway._heartbeat
+    loop = heartbeat._task.get_loop()
+    heartbeat.interval_seconds = 60.0
+    loop.call_soon_threadsafe(heartbeat.flush_now)
+    yield
+    del heartbeat.interval_seconds
+    loop.call_soon_threadsafe(heartbeat.flush_now)
+
+
+@pytest.mark.usefixtures("_rare_heartbeats")
+def test_a_large_delivery_is_journalled_before_the_interval_ends(gated: Site) -> None:
     gated.upstream.release(3)
     words = "x" * 2000, "y" * 2000
     answer = gated.post(gated.chat_body(" ".join(words), stream=True), stream=True)
@@ -151,8 +161,6 @@ def test_a_large_delivery_is_journalled_before_the_interval_ends(
         while word not in seen:
             seen += next(chunks).decode()
         gated.eventually(lambda: Journal.objects.get().completion_tokens >= 500)
-        # Restores the interval; the heartbeat that already waits keeps the long one.
-        monkeypatch.undo()
         gated.upstream.release(1)
     gated.eventually(lambda: Journal.objects.get().completion_tokens >= 1000)
     answer.close()
@@ -281,16 +289,21 @@ def count_received(caller: socket.socket, pause: float = 0) -> int:
 
 @pytest.mark.parametrize("is_patient", [False, True])
 def test_a_connection_whose_caller_stops_reading_is_dropped(
-    impatient: Site, is_patient: bool
+    impatient: Site, monkeypatch: pytest.MonkeyPatch, is_patient: bool
 ) -> None:
     asked = post_bytes(impatient, impatient.chat_body("one two"), "Connection: close")
-    with dial(impatient, asked, receive_buffer=4096) as caller:
+    if is_patient:
+        for module in (connection, protocol):
+            monkeypatch.setattr(module, "_STUCK_SECONDS", 2.0)
+    with ThreadPoolExecutor(1) as pool, dial(impatient, asked, receive_buffer=4096) as caller:
         received = len(caller.recv(15))
-        assert impatient.settled().status == "completed"
-        if not is_patient:
-            time.sleep(2)
         # A slow caller keeps reading for longer than the limit of a stuck caller.
-        received += count_received(caller, pause=0.002)
+        reading = pool.submit(count_received, caller, pause=0.002) if is_patient else None
+        assert impatient.settled().status == "completed"
+        if reading is None:
+            time.sleep(2)
+            reading = pool.submit(count_received, caller)
+        received += reading.result()
     assert (received > BIG) is is_patient
 
 

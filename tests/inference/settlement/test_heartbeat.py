@@ -42,7 +42,6 @@ def test_a_database_that_was_away_is_asked_again_soon(
     transactional_db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next full heartbeat would be a minute later."""
-    monkeypatch.setattr(journal, "_INTERVAL_SECONDS", 60.0)
     monkeypatch.setattr(journal, "_RETRY_SECONDS", 0.0)
     monkeypatch.setattr(readiness, "is_database_available", True)
     asked: list[bool] = []
@@ -58,6 +57,7 @@ def test_a_database_that_was_away_is_asked_again_soon(
             return []
 
         heartbeat = Heartbeat(collect_progress, HealthTable(), lambda: None)
+        heartbeat.interval_seconds = 60.0
         heartbeat.start()
         async with asyncio.timeout(30):
             await is_again.wait()

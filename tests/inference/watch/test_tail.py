@@ -64,7 +64,7 @@ def test_an_answer_has_what_is_new_and_what_may_have_come_late(
     operator: Client, tenant: Tenant
 ) -> None:
     make(tenant, 30)
-    late, new = make(tenant, 13), make(tenant, 1)
+    late, new = make(tenant, 11), make(tenant, 1)
 
     # The rows of five seconds before the cursor come again; the page knows them by their ids.
     response = ask(operator, cursor_at(10))

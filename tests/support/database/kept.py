@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import fcntl
 import hashlib
 import os
@@ -21,6 +20,8 @@ from config.local.bootstrap import PROJECT
 
 NAME: Final = "migrated"
 """The migrated database of the cluster, which nobody may connect to: the tests' are its copies."""
+MONTH: Final = "CAUSEWAY_TEST_MONTH"
+"""The variable with the month in which the run began; the cluster is that month's to its end."""
 
 _PACKAGES: Final = (
     "accounts", "billing", "catalog", "config", "endpoints", "endusers", "inference",
@@ -65,7 +66,7 @@ def _find_shelf() -> Path:
 def _make_key() -> str:
     digest = hashlib.sha256()
     # The partitions of this month and of two later ones are made.
-    digest.update(f"{datetime.datetime.now(datetime.UTC):%Y-%m}".encode())
+    digest.update(os.environ[MONTH].encode())
     for path in _find_sources():
         digest.update(f"{path.relative_to(PROJECT)}\0".encode())
         digest.update(hashlib.sha256(path.read_bytes()).digest())

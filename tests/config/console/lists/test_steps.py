@@ -216,7 +216,7 @@ def test_a_search_that_is_stopped_keeps_what_it_has_found(
 ) -> None:
     """The statement of the second step takes longer than its limit."""
     made = make_generations(tenant, {2})
-    monkeypatch.setattr(pages, "_PAGE_MS", 400)
+    monkeypatch.setattr(pages, "_PAGE_MS", 2_000)
     find = steps.find_edge
 
     def find_slowly(
