@@ -167,7 +167,9 @@ class Command(BaseCommand):
         for thread in threads:
             thread.start()
         connection.close()
-        stop.wait()
+        # A signal that reaches another thread runs its handler when this one has a turn.
+        while not stop.wait(_BEAT_SECONDS):
+            pass
         _end(threads)
 
 
