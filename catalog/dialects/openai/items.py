@@ -85,10 +85,8 @@ def _drop_marks(holder: dict[str, Any]) -> bool:
     """Removes the ends of cached prefixes from what an object holds; returns whether it had any."""
     has_changed = False
     for name in _HOLDERS:
-        raw = holder.get(name)
-        if raw is None or first_byte(raw) != b"[" or not _CACHED.search(raw):
-            continue
-        if not (inner := decode_list(raw)):
+        raw: Any = holder.get(name)
+        if first_byte(raw) != b"[" or not _CACHED.search(raw) or not (inner := decode_list(raw)):
             continue
         has_mark = False
         for each in inner:

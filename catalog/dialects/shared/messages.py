@@ -158,8 +158,8 @@ class _Message(msgspec.Struct):
     @property
     def words(self) -> str | list[_Part] | None:
         """The content; without one the refusal, or what was said aloud."""
-        said = None if self.audio is None else self.audio.transcript
-        return self.content or self.refusal or said
+        spoken = None if self.audio is None else self.audio.transcript
+        return self.content or self.refusal or spoken
 
 
 class _ToolFunction(msgspec.Struct):

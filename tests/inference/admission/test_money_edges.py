@@ -541,15 +541,17 @@ def admit(site: Site, **fields: Any) -> Admission:
     return admission
 
 
-def test_a_usage_beyond_bigint_still_ends_its_hold(site: Site) -> None:
+def test_a_cost_beyond_bigint_still_ends_its_hold(site: Site) -> None:
     site.publish()
     lost, other = (admit(site, max_tokens=100).generation_id for _ in range(2))
     old = timezone.now() - timedelta(hours=1)
     assert Journal.objects.update(beat_at=old) == 2
-    # The meters count both together, which exceeds a BIGINT.
-    Journal.objects.filter(pk=lost).update(prompt_tokens=2**62, completion_tokens=2**62)
+    Journal.objects.filter(pk=lost).update(prompt_tokens=5, completion_tokens=7)
+    # The meters add its cost, which exceeds a BIGINT.
+    Meter.objects.update(cost=2**63 - 1)
     assert available(site) == CREDITS - 2 * Generation.objects.get(pk=lost).hold_nano
     assert sweep() == 2
+    Meter.objects.update(cost=0)
     rows = {row.pk: row for row in Generation.objects.all()}
     errors = {key: row.error_type for key, row in rows.items()}
     assert errors == {lost: "unchargeable", other: "abandoned"}
