@@ -546,8 +546,11 @@ class Exchange:
             self.failure = describe_failure(error)
         # Nobody but its caller chose an interface that cannot have the answer.
         due = Ending.COMPLETED if isinstance(error, UnconvertedAnswer) else ending
+        item, is_sent = attempts.item, attempts.is_sent
         try:
-            bill = NO_BILL if cached_from else tally.bill(due, attempts.item, attempts.is_sent)
+            bill = NO_BILL
+            if not cached_from:
+                bill = tally.bill(due, item.candidate, item.max_tokens, is_sent=is_sent)
         except Exception as exc:
             # What is not settled runs for ever.
             bill = self._bill_roughly(due, exc)
@@ -582,10 +585,10 @@ class Exchange:
 
     def _bill_roughly(self, ending: Ending, error: Exception) -> Bill:
         """Returns the bill by bytes; the hold where the price cannot be told either."""
-        attempts, item = self.attempts, self.attempts.item
+        item, is_sent = self.attempts.item, self.attempts.is_sent
         self.count_roughly(error)
         try:
-            return self._tally.bill(ending, item, attempts.is_sent)
+            return self._tally.bill(ending, item.candidate, item.max_tokens, is_sent=is_sent)
         except Exception as exc:
             self.count_roughly(exc)
         if ending is Ending.FAILED and not self.is_stream:

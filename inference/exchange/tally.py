@@ -17,7 +17,6 @@ from catalog.operations import OPERATIONS
 from catalog.pricing import Billable, Costs, Usage, cost_nano, split_cost
 from catalog.pricing.usage import COMPLETION_PARTS, PIECES, PROMPT_PARTS
 from catalog.tokens import UNKNOWN_FAMILY, UNSTATED_LIMITS, TextCounts
-from inference.admission.budgets import AffordableCandidate
 from inference.admission.estimate import Claim, fee_nano, find_bounds, output_bound
 from inference.requests.operations import ROWS
 from inference.requests.parsing import InferenceRequest
@@ -497,14 +496,16 @@ class Tally:
         upstream_nano = cost_nano(candidate.route.price, self.complete(usage), self.at)
         return _add_fee(candidate, upstream_nano, self._fee_percent)
 
-    def bill(self, ending: Ending, item: AffordableCandidate, is_sent: bool) -> Bill:
-        """Returns what the generation is charged at the candidate's price; see :meth:`charge`."""
-        self.allow(item.candidate, item.max_tokens)
+    def bill(
+        self, ending: Ending, candidate: Candidate, max_tokens: int | None, *, is_sent: bool
+    ) -> Bill:
+        """Returns what the generation is charged: see :meth:`allow` and :meth:`charge`."""
+        self.allow(candidate, max_tokens)
         charged = self.charge(ending, is_sent=is_sent)
         if charged is None:
             return NO_BILL
         usage = self.complete(charged.usage)
-        cost = self.price(usage, item.candidate)
+        cost = self.price(usage, candidate)
         claim = None if self.is_believed else self.find_claim()
         return Bill(usage, charged.is_estimated, cost, claim)
 

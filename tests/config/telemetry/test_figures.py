@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from config.server.load.figures import DeferredCounter, DeferredHistogram
 from config.server.load.loop_lag import LoopLag
 from tests.support.bulkheads.counters import sample
+from tests.support.machine.logs import own_lines
 from tests.support.machine.waiting import wait_until
 
 BOUNDS = (0.25, 0.5, 1.0)
@@ -65,8 +66,8 @@ def test_an_amount_that_is_refused_takes_no_other_one_away(
     counter.amounts["b",] += 2
     counter.flush()
     assert sorted(samples(registry).values()) == [0.0, 2.0]
-    [record] = caplog.records
-    assert "counter:x" in record.getMessage()
+    [line] = own_lines(caplog)
+    assert "counter:x" in line
 
 
 def test_a_blocked_event_loop_is_late(db: None) -> None:
