@@ -21,6 +21,7 @@ from config.api.errors import InvalidRequest
 from config.api.text import CONTROL_CHARACTERS
 from config.audit.triggers import Audit
 from config.clocks.clock import clock
+from config.egress.addresses import Reach
 from config.models import BaseModel, ReachingModel, index_beginnings
 from config.triggers import TRANSACTION_ID, Trigger
 
@@ -168,6 +169,10 @@ class Organization(ReachingModel, BaseModel):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def reach(self) -> Reach:
+        return super().reach._replace(owner=str(self.pk))
 
     @property
     def is_suspended(self) -> bool:

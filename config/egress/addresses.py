@@ -43,12 +43,14 @@ class Reach(NamedTuple):
     """What the operator allows the connections of one provider or organization besides the rules.
 
     ``networks`` and ``authorities``, certificates in PEM, are added to those of the policy.
-    ``is_proxied`` says that the connections use the operator's proxy, if there is one.
+    ``is_proxied`` says that the connections use the operator's proxy, if there is one. ``owner`` is
+    the id of the organization that chose their hosts; empty if the operator did.
     """
 
     networks: tuple[Network, ...] = ()
     authorities: str = ""
     is_proxied: bool = False
+    owner: str = ""
 
 
 NO_REACH: Final = Reach()

@@ -10,9 +10,10 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Self, TypeVar, overload
+from typing import Any, Final, NamedTuple, Self, TypeVar, overload
 from weakref import WeakValueDictionary
 
 import aiohappyeyeballs
@@ -41,10 +42,12 @@ Default = TypeVar("Default")
 _KEPT_SECONDS: Final = 15.0
 # The maximum number of remembered URLs and names.
 _MAX_REMEMBERED: Final = 4096
-# The lookups that hang cannot be stopped. Those of names under one domain, whose owner may let them
-# hang, take a quarter of the threads at most.
+# The lookups that hang cannot be stopped, and whoever chose a name may let it hang. So those of one
+# organization take a quarter of the threads at most, and those of all of them leave one to the
+# operator's names, of which those under one domain take as many.
 _THREADS: Final = 32
-_THREADS_OF_A_DOMAIN: Final = 8
+_THREADS_OF_ALL_OWNERS: Final = 24
+_THREADS_OF_ONE: Final = 8
 # The wait for one address before the next one is tried in parallel (RFC 8305, section 5).
 _NEXT_ADDRESS_SECONDS: Final = 0.25
 _PROXY_HEAD_BYTES: Final = 16 * 1024
@@ -72,56 +75,64 @@ class _Target:
         return ("\r\n".join(lines) + "\r\n\r\n").encode("ascii")
 
 
+class _Name(NamedTuple):
+    """A name to look up for its owner, who waits for no lookup of another one."""
+
+    host: str
+    port: int
+    owner: str = ""
+
+
 class _Resolver:
     """Resolves each name once for all callers that wait, and caches the addresses for a while.
 
     A lookup that hangs cannot be stopped, so later callers wait for the same lookup, which takes
-    only one thread, and few lookups of one domain run at once.
+    only one thread, and few lookups of one owner run at once.
     """
 
     def __init__(self, resolve: AsyncResolve, *, kept_seconds: float) -> None:
         self._resolve = resolve
         self._kept_seconds = kept_seconds
-        self._lookups: dict[tuple[str, int], asyncio.Task[Sequence[str]]] = {}
-        self._last: dict[tuple[str, int], Sequence[str]] = {}
+        self._lookups: dict[_Name, asyncio.Task[Sequence[str]]] = {}
+        self._last: dict[_Name, Sequence[str]] = {}
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._turns_of_owners = asyncio.Semaphore(_THREADS_OF_ALL_OWNERS)
 
-    async def addresses(self, host: str, port: int, seconds: float) -> Sequence[str]:
+    async def addresses(self, name: _Name, seconds: float) -> Sequence[str]:
         """Returns the unchecked addresses of a name; none if the lookup failed.
 
         `seconds` is the limit of the whole connection. After almost half of it, a caller gets the
         last known addresses: the rest is for connecting. Without these it waits nine tenths, so
         that errors distinguish a name server that does not answer from a host that does not.
         """
-        key = (host, port)
-        if (lookup := self._lookups.get(key)) is None:
-            lookup = self._lookups[key] = asyncio.create_task(self._look_up(host, port))
-            lookup.add_done_callback(partial(self._remember, key))
-        last = self._last.get(key, ())
+        if (lookup := self._lookups.get(name)) is None:
+            lookup = self._lookups[name] = asyncio.create_task(self._look_up(name))
+            lookup.add_done_callback(partial(self._remember, name))
+        last = self._last.get(name, ())
         try:
             async with asyncio.timeout(seconds * (0.45 if last else 0.9)):
                 return await asyncio.shield(lookup)
         except TimeoutError:
             return last
 
-    async def _look_up(self, host: str, port: int) -> Sequence[str]:
-        domain = ".".join(host.rstrip(".").rsplit(".", 2)[-2:])
-        turns = self._turns.setdefault(domain, asyncio.Semaphore(_THREADS_OF_A_DOMAIN))
+    async def _look_up(self, name: _Name) -> Sequence[str]:
+        whose = name.owner or ".".join(name.host.rstrip(".").rsplit(".", 2)[-2:])
+        turns = self._turns.setdefault(whose, asyncio.Semaphore(_THREADS_OF_ONE))
         try:
-            async with turns:
+            async with turns, self._turns_of_owners if name.owner else nullcontext():
                 # One too many is remembered, so that the name is refused, and not all of them.
-                return (await self._resolve(host, port))[: rules.MOST_ADDRESSES + 1]
+                return (await self._resolve(name.host, name.port))[: rules.MOST_ADDRESSES + 1]
         except (OSError, UnicodeError):
             return ()
 
-    def _remember(self, key: tuple[str, int], lookup: asyncio.Task[Sequence[str]]) -> None:
+    def _remember(self, name: _Name, lookup: asyncio.Task[Sequence[str]]) -> None:
         if lookup.cancelled() or lookup.exception() or not lookup.result():
-            del self._lookups[key]
+            del self._lookups[name]
         else:
             if len(self._last) >= _MAX_REMEMBERED:
                 self._last.clear()
-            self._last[key] = lookup.result()
-            lookup.get_loop().call_later(self._kept_seconds, self._lookups.pop, key)
+            self._last[name] = lookup.result()
+            lookup.get_loop().call_later(self._kept_seconds, self._lookups.pop, name)
 
 
 class EgressClient:
@@ -312,7 +323,7 @@ class EgressClient:
         elif is_address(host):
             addresses = [host]
         else:
-            addresses = await self._resolver.addresses(host, port, seconds)
+            addresses = await self._resolver.addresses(_Name(host, port, reach.owner), seconds)
         is_plain = scheme == "http"
         checked = rules.check_addresses(addresses, policy, port, plain=is_plain)
         proxy = policy.proxy if reach.is_proxied else None
@@ -360,7 +371,7 @@ class EgressClient:
         """
         hosts: Sequence[str] = [proxy.host]
         if not is_address(proxy.host):
-            hosts = await self._resolver.addresses(proxy.host, proxy.port, seconds)
+            hosts = await self._resolver.addresses(_Name(proxy.host, proxy.port), seconds)
         if not hosts:
             raise ProxyFailed("the name of the proxy has no address")
         answer = ""

@@ -13,11 +13,13 @@ import pytest
 import uvloop
 
 from config.egress import (
+    NO_REACH,
     AddressRefused,
     BadResponse,
     ConnectFailed,
     EgressError,
     EgressPolicy,
+    Reach,
     TLSFailed,
 )
 from config.egress.client import EgressClient
@@ -338,6 +340,56 @@ def test_lookups_of_one_domain_that_hang_leave_threads_to_others(
             )
         assert {isinstance(each, ConnectFailed) for each in dead} == {True}
         assert (found, len(asked)) == (b"hello", 9)
+
+    with serving(answering(), context) as server:
+        uvloop.run(run(upstream(server)))
+
+
+def hanging(owner: str, count: int) -> list[tuple[str, Reach]]:
+    """Returns names of as many domains, which hang, and whose they are."""
+    return [
+        (f"https://{owner}.dead{number}.example", Reach(owner=owner)) for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("dead", "lookups"),
+    [
+        # One organization has eight threads, whatever its domains; the ninth name waits.
+        (hanging("first", 40), 8),
+        # All of them leave a quarter to the operator.
+        ([name for owner in "abcde" for name in hanging(owner, 40)], 24),
+    ],
+    ids=["one", "many"],
+)
+def test_names_of_organizations_that_hang_leave_threads_to_the_operator(
+    policy: EgressPolicy,
+    context: ssl.SSLContext,
+    dead: list[tuple[str, Reach]],
+    lookups: int,
+) -> None:
+    policy = replace(policy, connect_timeout=4)
+    asked: list[str] = []
+
+    async def resolve(host: str, port: int) -> list[str]:
+        asked.append(host)
+        if host != "upstream.test":
+            await asyncio.Event().wait()
+        return ["127.0.0.1"]
+
+    async def ask(client: EgressClient, url: str, reach: Reach) -> bytes:
+        response = await client.send(post(url), first_byte_timeout=20, idle_timeout=20, reach=reach)
+        return await response.read()
+
+    async def run(url: str) -> None:
+        async with EgressClient(policy, resolve=resolve) as egress_client:
+            # The last name of the organization is the operator's too: nobody waits for its turn.
+            names = [*dead, (url, dead[0][1]), (url, NO_REACH)]
+            *rest, found = await asyncio.gather(
+                *(ask(egress_client, *name) for name in names), return_exceptions=True
+            )
+        assert {isinstance(each, ConnectFailed) for each in rest} == {True}
+        assert (found, len(asked)) == (b"hello", lookups + 1)
 
     with serving(answering(), context) as server:
         uvloop.run(run(upstream(server)))

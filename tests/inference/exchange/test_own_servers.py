@@ -63,7 +63,8 @@ def test_routes_have_the_reach_of_their_owner(db: None, tmp_path: Path) -> None:
     [public] = catalog.routes["acme/falcon"]
     assert public.reach == Reach((parse_network("10.1.0.0/16"),), pem, is_proxied=True)
     [private] = load_organization(tenant.organization.pk).resolve(catalog).routes["acme/falcon"]
-    assert private.reach == Reach((parse_network("10.2.0.5/32"),), "", is_proxied=False)
+    owner = str(tenant.organization.pk)
+    assert private.reach == Reach((parse_network("10.2.0.5/32"),), "", False, owner)
 
 
 @pytest.mark.parametrize(
