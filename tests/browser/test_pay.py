@@ -90,6 +90,24 @@ def test_the_page_works_without_scripts(server: str, top_up: tuple[TopUp, Chain]
     assert complaints == []
 
 
+def test_a_page_whose_payment_is_seen_does_not_ask_for_another(
+    server: str, token: Contract, settings: Any
+) -> None:
+    chain = chain_of(token, confirmations=3)
+    settings.CHAINS = {chain.chain_id: chain}
+    look(chain)
+    asked = ask(factories.make_tenant(), chain, token.payers[0], usd_cents=2_500)
+    token.pay(asked.units)
+    look(chain)
+    with page_of(server) as (page, complaints):
+        page.goto(f"/pay/{asked.pk}")
+        assert page.locator("#said").inner_text() == "Payment seen, waiting until it is final"
+        assert page.locator("#count").is_visible()
+        for part in (".hint", ".deadline", ".pay", "footer"):
+            assert not page.locator(part).is_visible()
+    assert complaints == []
+
+
 def test_an_expired_page_does_not_ask_for_a_payment(
     server: str, top_up: tuple[TopUp, Chain]
 ) -> None:
