@@ -501,7 +501,7 @@ class OrganizationSnapshot:
     ``version`` is that of the organization. ``private_models`` has more models than ``routes``:
     those whose endpoints are disabled or deleted, until their owner releases them, and those of the
     organization's own. ``gone_slugs`` are those of them that are not listed. ``slugs`` has the
-    slugs of own and of gone models by their names, and ``names`` the other spellings of own ones.
+    slugs of own and of gone models by their names, and ``names`` their other spellings.
     ``own_slugs`` and ``provider_slugs`` are those of the organization's own models and providers:
     they mean none of the catalogue. ``has_pools`` says that requests in flight are counted at any
     of its endpoints.

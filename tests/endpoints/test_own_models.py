@@ -461,24 +461,33 @@ def test_a_later_model_of_the_catalogue_captures_no_slug(rack: Site, manager: AP
         assert rack.chat("one two", model=SLUG, **fields).status_code == 404
     assert manager.delete(f"{ENDPOINTS}/{endpoint}").status_code == 200
     assert manager.delete(ADDRESS).status_code == 200
-    for fields in ({}, listed):
-        assert rack.chat("one two", model=SLUG, **fields).status_code == 404
+    rack.publish(model=factories.make_model(f"{SLUG}-2"), provider=provider)
+    for name in (SLUG, "Rack/Support.7B", f"~{SLUG}-latest"):
+        for fields in ({}, listed):
+            assert rack.chat("one two", model=name, **fields).status_code == 404
     assert rack.dialled() == []
     assert manager.delete(f"{ENDPOINTS}/{endpoint}?release=true").status_code == 200
     assert rack.chat("one two", model=SLUG).json()["provider"] == "Captor"
 
 
 def test_a_deleted_model_may_come_back(rack: Site, manager: APIClient) -> None:
+    twin = factories.make_model("meta/support-7b")
+    rack.publish(model=twin)
     endpoint = activate(rack)
     manager.delete(f"{ENDPOINTS}/{endpoint}")
     assert manager.delete(ADDRESS).status_code == 200
-    assert_refused_as_unknown(rack)
+    rack.upstream.clear()
+    for name in (SLUG, "support-7b", "Rack/Support.7B:nitro", "support-7b-20250101"):
+        assert_refused_as_unknown(rack, name)
+        assert rack.chat("one two", model=name, models=[name, twin.slug]).status_code == 404
+    assert rack.dialled() == []
     activate(rack)
-    assert rack.chat("one two", model=SLUG).status_code == 200
+    for name in (SLUG, "support-7b"):
+        assert rack.chat("one two", model=name).json()["model"] == SLUG
 
 
-def assert_refused_as_unknown(site: Site) -> None:
-    answer = site.chat("one two", model=SLUG)
+def assert_refused_as_unknown(site: Site, name: str) -> None:
+    answer = site.chat("one two", model=name)
     assert answer.status_code == 404
     assert answer.json()["error"]["metadata"]["error_type"] == "model_not_found"
 

@@ -129,18 +129,20 @@ def _patch(
                 routes[model.slug] = made
     rows = yield READ_ALIASES, [list(subjects)]
     alias_rows = _patch_aliases(copy.alias_rows, subjects, rows)
-    # Organizations resolve their endpoints again when one of these mappings is another one.
+    names = patch_names(
+        copy.names, {key: _collect_names(models.get(key), routes) for key in affected}
+    )
+    # Organizations resolve their endpoints again when one of these mappings is another one: also
+    # for a name that only a provider gives a model.
     has_models = any(copy.models.get(key) != models.get(key) for key in affected)
     has_providers = any(copy.providers.get(key) != providers.get(key) for key in subjects)
     return CatalogSnapshot(
         version=version,
         routes=routes,
         slugs=_name_models(models.values()) if has_models else copy.slugs,
-        models=models if has_models else copy.models,
+        models=models if has_models or names is not copy.names else copy.models,
         providers=providers if has_providers else copy.providers,
-        names=patch_names(
-            copy.names, {key: _collect_names(models.get(key), routes) for key in affected}
-        ),
+        names=names,
         alias_rows=alias_rows,
         aliases=(
             copy.aliases if alias_rows is copy.alias_rows else make_table(alias_rows.values())

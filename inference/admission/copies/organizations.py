@@ -18,7 +18,7 @@ from accounts.models import ByokCredential, CredentialNotFound, Organization
 from accounts.policy import Fallback, find_strictest
 from catalog.abilities import NO_POOL, UNSET_SETTINGS, EndpointSettings, read_settings
 from catalog.aliases.resolution import NO_ALIASES, AliasTable, make_table
-from catalog.aliases.spellings import NO_NAMES, ModelNames, patch_names
+from catalog.aliases.spellings import NO_NAMES, ModelNames, NameIndex, patch_names
 from catalog.models import LanguageModel, PriceVersion, hosts_of
 from catalog.models.aliases import ModelAlias
 from catalog.pricing import Price, UnknownRule
@@ -143,7 +143,7 @@ class OrganizationCopy:
                 private_models=dict(self._name_private(catalog)),
                 gone_slugs=frozenset(gone.values()),
                 slugs={**gone, **{model.slug: model.slug for model in own}},
-                names=patch_names(NO_NAMES, {model.model_id: _names_of(model) for model in own}),
+                names=self._index_names(catalog),
                 own_slugs=frozenset(model.slug for model in self.own_models.values()),
                 provider_slugs=frozenset(each.slug for each in self.own_providers.values()),
                 has_pools=any(each.settings.routing != NO_POOL for each in self.endpoints),
@@ -194,6 +194,29 @@ class OrganizationCopy:
             if model is not None and not model.is_listed:
                 yield model.permaslug, model.slug
                 yield model.slug, model.slug
+
+    def _index_names(self, catalog: CatalogSnapshot) -> NameIndex:
+        """Returns the other spellings of own models, and of gone ones, which mean no other model.
+
+        An own model has its names before the catalogue, also when it is gone. A gone model of the
+        catalogue leaves a spelling to a listed one that is nearer to it, as it did before. Nothing
+        gone is suggested.
+        """
+        own = self.own_models.values()
+        listed = _index(model for model in own if model.is_listed)
+        gone = _index(model for model in own if not model.is_listed)
+        found = map(catalog.models.get, self.kept_models)
+        delisted = _index(model for model in found if model is not None and not model.is_listed)
+        public = catalog.names.spellings
+        closed = {
+            text: meant
+            for text, meant in delisted.spellings.items()
+            if min(meant)[0] <= min(public.get(text, meant))[0]
+        }
+        spellings = {**closed, **gone.spellings, **listed.spellings}
+        if not spellings:
+            return NO_NAMES
+        return NameIndex(listed.models, spellings, {**gone.families, **listed.families})
 
     def place_credentials(
         self, providers: Mapping[uuid.UUID, CatalogProvider]
@@ -428,8 +451,15 @@ def _make_model(row: LanguageModel) -> CatalogModel:
     )
 
 
-def _names_of(model: CatalogModel) -> ModelNames:
-    return ModelNames(model.slug, model.permaslug, model.created, frozenset())
+def _index(models: Iterable[CatalogModel]) -> NameIndex:
+    """Returns the other spellings of models, without those of their providers."""
+    return patch_names(
+        NO_NAMES,
+        {
+            model.model_id: ModelNames(model.slug, model.permaslug, model.created, frozenset())
+            for model in models
+        },
+    )
 
 
 def _make_route(endpoint: OwnEndpoint, model: CatalogModel, provider: CatalogProvider) -> Route:

@@ -262,6 +262,18 @@ def test_an_organization_keeps_its_routes_while_prices_change(
     assert organization.resolve(catalog) is resolved
 
 
+def test_an_organization_follows_the_names_that_a_provider_gives_a_model(
+    catalogue: list[ModelEndpoint], served: ModelEndpoint, tenant: Tenant
+) -> None:
+    """They are nearer than a name without the date of a private model that left."""
+    factories.change(served.model, slug="acme/hawk-20250101", is_listed=False)
+    organization = load_organization(tenant.organization.pk)
+    catalog = read_anew()
+    assert "hawk" in organization.resolve(catalog).names.spellings
+    factories.change(catalogue[1], upstream_model_id="hawk")
+    assert "hawk" not in organization.resolve(patch(catalog)).names.spellings
+
+
 def test_an_endpoint_whose_validation_left_with_its_partition_is_served(
     served: ModelEndpoint, tenant: Tenant
 ) -> None:

@@ -302,8 +302,9 @@ def test_an_alias_and_the_models_of_a_preset_do_not_list(leak: Leak) -> None:
 @pytest.mark.parametrize("state", ["active", "deleted"])
 def test_a_private_model_that_left_the_catalogue_means_no_other_one(leak: Leak, state: str) -> None:
     falcon = leak.site.model
-    heir = factories.make_model("acme/falcon-2026")
-    leak.site.publish(model=heir)
+    heir, twin = factories.make_model("acme/falcon-2026"), factories.make_model("meta/falcon")
+    for model in (heir, twin):
+        leak.site.publish(model=model)
     for owner, name in ((leak.site.tenant.organization, "ours"), (None, falcon.slug)):
         targets = [falcon.slug, heir.slug]
         ModelAlias.objects.create(organization=owner, name=name, targets=targets)
@@ -311,7 +312,8 @@ def test_a_private_model_that_left_the_catalogue_means_no_other_one(leak: Leak, 
         leak.private.remove()
     falcon.is_listed = False
     falcon.save_fields("is_listed")
-    for name in (falcon.slug, f"{falcon.slug}:nitro", falcon.canonical_slug):
+    others = ("falcon", "Acme/Falcon:floor", "falcon-2026-01-01", "falcon-20250101")
+    for name in (falcon.slug, f"{falcon.slug}:nitro", falcon.canonical_slug, *others):
         answer = leak.site.chat(model=name)
         error = answer.json()["error"]["metadata"]["error_type"]
         assert (answer.status_code, error) == (404, "model_not_found")
@@ -319,6 +321,7 @@ def test_a_private_model_that_left_the_catalogue_means_no_other_one(leak: Leak, 
         {"model": "ours"},
         {"models": [falcon.slug, heir.slug]},
         {"models": [f"{falcon.slug}:floor", "ours"]},
+        {"model": "Acme/Falcon", "models": ["Acme/Falcon", heir.slug]},
     ):
         answer = leak.site.chat(**fields)
         [left_out] = answer.json()["error"]["metadata"]["excluded"]
@@ -329,6 +332,16 @@ def test_a_private_model_that_left_the_catalogue_means_no_other_one(leak: Leak, 
     assert leak.site.chat(model="ours", provider={"only": ["acme"]}).status_code == 404
     assert leak.delete("?release=true").status_code == 200
     assert leak.site.chat(model="ours").json()["model"] == heir.slug
+    assert leak.site.chat(model="falcon").json()["model"] == twin.slug
+
+
+def test_a_dated_model_that_left_the_catalogue_hides_no_plain_name(site: Site) -> None:
+    site.publish()
+    dated = factories.make_model("acme/falcon-20250101")
+    site.own(model=dated)
+    factories.change(dated, is_listed=False)
+    assert site.chat(model="Falcon").json()["model"] == site.model.slug
+    assert site.chat(model="Falcon-20250101").status_code == 404
 
 
 def test_the_newest_model_stays_the_private_one_without_endpoints(site: Site) -> None:
