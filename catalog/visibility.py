@@ -36,6 +36,7 @@ class EndpointFacts:
     model_permaslug: str = ""
     region: str | None = None
     is_free: bool = False
+    is_private: bool = False
 
     @property
     def kind(self) -> EndpointFacts:
@@ -47,14 +48,22 @@ class EndpointFacts:
         return replace(self, model_slug=f"{Family.of(self.model_slug)}/", model_permaslug="")
 
 
-def exclusions(facts: EndpointFacts, policy: Policy) -> tuple[Exclusion, ...]:
-    """Returns all reasons why the policy excludes an endpoint; empty for an admitted one."""
+def exclusions(
+    facts: EndpointFacts, policy: Policy, own_names: frozenset[str] = frozenset()
+) -> tuple[Exclusion, ...]:
+    """Returns all reasons why the policy excludes an endpoint; empty for an admitted one.
+
+    ``own_names`` are those of the organization's own providers, in lower case. They allow no public
+    endpoint: a provider that the catalogue got later may have the same.
+    """
     if policy.is_open:
         return ()
     names = {facts.provider_slug.lower(), facts.provider_name.lower()}
     reasons: list[Exclusion] = []
-    if policy.only and any(names.isdisjoint(listed) for listed in policy.only):
-        reasons.append(Exclusion.PROVIDER_NOT_ALLOWED)
+    if policy.only:
+        allowing = names if facts.is_private else names - own_names
+        if any(allowing.isdisjoint(listed) for listed in policy.only):
+            reasons.append(Exclusion.PROVIDER_NOT_ALLOWED)
     if names & policy.ignore:
         reasons.append(Exclusion.PROVIDER_IGNORED)
     if policy.models is not None or policy.ignored_models:
@@ -91,14 +100,18 @@ def admits_model(names: frozenset[str], policy: Policy) -> bool:
     ) and policy.ignored_models.isdisjoint(listed)
 
 
-def admitted_kinds(kinds: Iterable[EndpointFacts], policy: Policy) -> frozenset[int]:
+def admitted_kinds(
+    kinds: Iterable[EndpointFacts], policy: Policy, own_names: frozenset[str] = frozenset()
+) -> frozenset[int]:
     """Returns the indexes of the kinds that the policy admits, regardless of the model.
 
     Together with :func:`admits_model`, gives the same result as :func:`exclusions` for each
     endpoint.
     """
     anything = for_any_model(policy)
-    return frozenset(place for place, kind in enumerate(kinds) if not exclusions(kind, anything))
+    return frozenset(
+        place for place, kind in enumerate(kinds) if not exclusions(kind, anything, own_names)
+    )
 
 
 def for_any_model(policy: Policy) -> Policy:

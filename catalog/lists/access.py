@@ -42,13 +42,15 @@ class Access:
     """The credentials that a key may use, the endpoints of its organization and its private models.
 
     ``credentials`` are grouped by the slug of their provider. ``provider_slugs`` are those of the
-    organization's own providers, and ``places`` has its active endpoints. ``levels`` has the level
-    of each model that it keeps private, and ``model_slugs`` are those of its own models, also of
-    deleted ones that it keeps private. An access without anything is that of the operator alone.
+    organization's own providers, whose names are ``provider_names``, and ``places`` has its active
+    endpoints. ``levels`` has the level of each model that it keeps private, and ``model_slugs`` are
+    those of its own models, also of deleted ones that it keeps private. An access without anything
+    is that of the operator alone.
     """
 
     credentials: Mapping[str, Sequence[Credential]] = field(default_factory=dict)
     provider_slugs: frozenset[str] = frozenset()
+    provider_names: frozenset[str] = frozenset()
     places: Mapping[UUID, EndpointPlace] = field(default_factory=dict)
     levels: Mapping[UUID, Fallback] = field(default_factory=dict)
     model_slugs: frozenset[str] = frozenset()
@@ -66,9 +68,10 @@ class Access:
     def admits(self, target: Target, policy: Policy, *, is_served: bool) -> bool:
         """Returns whether a credential that the policy permits can call an endpoint."""
         payers = find_payers(target, self.credentials, self.provider_slugs, is_served=is_served)
-        if payers.is_served and not exclusions(target.facts, policy):
+        own_names = self.provider_names
+        if payers.is_served and not exclusions(target.facts, policy, own_names):
             return True
-        return any(not exclusions(each.facts_of(target), policy) for each in payers.own)
+        return any(not exclusions(each.facts_of(target), policy, own_names) for each in payers.own)
 
 
 OPERATORS: Final = Access()
@@ -142,4 +145,4 @@ def read_access(
         levels = {model_id: find_level(level, strict) for model_id, level in levels.items()}
     provider_slugs = frozenset(each.slug for each in copy.own_providers.values())
     model_slugs = frozenset(each.slug for each in copy.own_models.values())
-    return Access(credentials, provider_slugs, places, levels, model_slugs)
+    return Access(credentials, provider_slugs, copy.provider_names, places, levels, model_slugs)

@@ -554,7 +554,8 @@ class VisibleCatalogue:
         has_places = access is None or bool(access.places)
         if organization_id is not None and has_places and (own or not is_public):
             self._read_own(organization_id, {"model__in": own} if is_public else {})
-        self._allowed = admitted_kinds([kind.facts for kind in self._kinds], policy)
+        own_names = (access or OPERATORS).provider_names
+        self._allowed = admitted_kinds([kind.facts for kind in self._kinds], policy, own_names)
         self._admitted = self._allowed
         # The kinds that are admitted for models to which a credential is limited, or which are
         # private.
@@ -705,7 +706,14 @@ class VisibleCatalogue:
                 continue
             is_zdr = own is not None if zdr is None else zdr
             facts = EndpointFacts(
-                own or provider, display, is_zdr, False, model.slug, model.permaslug, region
+                own or provider,
+                display,
+                is_zdr,
+                False,
+                model.slug,
+                model.permaslug,
+                region,
+                is_private=True,
             )
             settings = read_settings(stated)
             offered = offered_parameters(

@@ -217,7 +217,8 @@ class RoutingContext(msgspec.Struct, frozen=True):
             return True
         # An own model is served by no public endpoint, whatever its name.
         public = () if slug in self.own.own_slugs else self.snapshot.routes.get(slug, ())
-        return any(not exclusions(route.facts, self.policy) for route in (*own, *public))
+        names = self.own.provider_names
+        return any(not exclusions(route.facts, self.policy, names) for route in (*own, *public))
 
 
 def require_candidates(request: InferenceRequest, context: RoutingContext) -> Selection:
@@ -449,8 +450,8 @@ class _Search:
 
     __slots__ = (
         "_candidates", "_closed_models", "_contenders", "_context", "_credentials", "_excluded",
-        "_fallback", "_is_open", "_listed", "_may_fall_back", "_options", "_paced", "_policy",
-        "_private_names", "_request",
+        "_fallback", "_is_open", "_listed", "_may_fall_back", "_options", "_own_names", "_paced",
+        "_policy", "_private_names", "_request",
     )  # fmt: skip
 
     def __init__(self, request: InferenceRequest, context: RoutingContext) -> None:
@@ -470,10 +471,10 @@ class _Search:
         # Models whose public endpoints may not be called with the operator's credential: a private
         # endpoint of the model can serve the request, and a credential for it is required.
         self._closed_models: set[str] = set()
-        # The level of the private models so far, the names of their endpoints' providers, and the
-        # names that the request lists beside those.
+        # The level of the private models so far, the names of own providers and of those of their
+        # endpoints, and the names that the request lists beside those.
         self._fallback: Fallback | None = None
-        self._private_names = frozenset[str]()
+        self._own_names = self._private_names = context.own.provider_names
         self._listed = frozenset[str]()
         self._candidates: dict[uuid.UUID, list[Candidate]] = {}
         self._excluded: dict[uuid.UUID, ExcludedEndpoint] = {}
@@ -520,7 +521,7 @@ class _Search:
         key = route.endpoint_id
         if key in self._candidates:
             return  # the request names the model twice
-        reasons = _unmet_requirements(route, self._request, model.variants)
+        reasons = _unmet_requirements(route, self._request, model.variants, self._own_names)
         if self._fallback is not None and self._is_kept_from(route):
             reasons.append(Unusable.PRIVATE_ONLY)
         if route.is_private and route.pool != NO_POOL and self._is_full(route):
@@ -648,14 +649,17 @@ class _Search:
         any credential. If the result is empty, the reasons that depend on the credentials are added
         to it.
         """
-        of_route = () if self._is_open else exclusions(route.facts, self._policy)
+        policy, own_names = self._policy, self._own_names
+        of_route = () if self._is_open else exclusions(route.facts, policy, own_names)
         options = self._options.get(route.facts.provider_slug)
         objections: dict[str, None] = {}
         preferred: list[Candidate] = []
         fallback: list[Candidate] = []
         for credential in payers.own:
             facts = credential.facts_of(route)
-            refusals = of_route if facts is route.facts else exclusions(facts, self._policy)
+            refusals = of_route
+            if facts is not route.facts:
+                refusals = exclusions(facts, policy, own_names)
             if refusals:
                 objections.update(dict.fromkeys(refusals))
             else:
@@ -701,9 +705,15 @@ class _Search:
 
 
 def _unmet_requirements(
-    route: Route, request: InferenceRequest, variants: frozenset[str]
+    route: Route,
+    request: InferenceRequest,
+    variants: frozenset[str],
+    own_names: frozenset[str],
 ) -> list[str]:
-    """Returns the requirements of the request and of the gateway that a route does not meet."""
+    """Returns the requirements of the request and of the gateway that a route does not meet.
+
+    ``own_names`` are those of the organization's own providers.
+    """
     preferences = request.preferences
     reasons: list[str] = []
     if "free" in variants and not route.price.is_free:
@@ -721,6 +731,8 @@ def _unmet_requirements(
         reasons.append(Unusable.QUANTIZATION)
     if preferences.order and preferences.allow_fallbacks is False:
         named = {name.lower() for name in preferences.order}
+        if not route.is_private:
+            named -= own_names
         if named.isdisjoint(route.provider_names):
             reasons.append(Unusable.NOT_NAMED)
     if preferences.require_parameters and _lacks_a_parameter(route, request):

@@ -503,8 +503,9 @@ class OrganizationSnapshot:
     organization's own. ``gone_slugs`` are those of them that are not listed. ``slugs`` has the
     slugs of own and of gone models by their names, and ``names`` their other spellings.
     ``own_slugs`` and ``provider_slugs`` are those of the organization's own models and providers:
-    they mean none of the catalogue. ``has_pools`` says that requests in flight are counted at any
-    of its endpoints.
+    they mean none of the catalogue. Nor do ``provider_names``, in lower case, which are those of
+    deleted providers too whose endpoints keep a model private. ``has_pools`` says that requests in
+    flight are counted at any of its endpoints.
     """
 
     version: int
@@ -517,6 +518,7 @@ class OrganizationSnapshot:
     names: NameIndex = NO_NAMES
     own_slugs: frozenset[str] = frozenset()
     provider_slugs: frozenset[str] = frozenset()
+    provider_names: frozenset[str] = frozenset()
     has_pools: bool = False
 
 

@@ -372,6 +372,50 @@ def test_a_later_provider_of_the_catalogue_captures_no_slug(site: Site, manager:
     assert manager.post(ENDPOINTS, body_of(site)).json()["data"]["provider_name"] == "My Rack"
 
 
+def test_the_name_of_a_provider_allows_none_of_the_catalogue(
+    site: Site, manager: APIClient
+) -> None:
+    """Whoever allows an own provider means no public one that came later."""
+    make_own(site.tenant, base_url=site.upstream.base_url)
+    store_key(manager)
+    assert activate(site, manager).status_code == 201
+    other, captor = factories.make_model("meta/falcon"), site.another_provider("my-rack")
+    for model in (other, site.model):
+        site.publish(model=model, provider=captor, price=factories.make_price("0.5", "0.5"))
+    site.upstream.clear()
+
+    def find_reasons(**fields: Any) -> Any:
+        answer = site.chat(model=other.slug, **fields)
+        assert answer.status_code == 404, answer.text
+        [left_out] = answer.json()["error"]["metadata"]["excluded"]
+        return left_out["excluded_by"]
+
+    alone = {"order": ["my-rack"], "allow_fallbacks": False}
+    assert find_reasons(provider=alone) == ["order"]
+    assert find_reasons(provider={"only": ["My-Rack"]}) == ["provider_not_allowed"]
+    assert find_reasons(provider={"ignore": ["my-rack"]}) == ["provider_ignored"]
+    guardrail = f"/api/v1/guardrails/{site.tenant.workspace.default_guardrail_id}"
+    assert manager.patch(guardrail, {"allowed_providers": ["my-rack"]}).status_code == 200
+    assert find_reasons() == ["provider_not_allowed"]
+    assert site.dialled() == []
+    for name in (site.model.slug, "falcon"):
+        answer = site.chat(model=name).json()
+        assert (answer["model"], answer["provider"]) == (site.model.slug, "My Rack")
+    [shown] = manager.get("/api/v1/models/user").json()["data"]
+    assert shown["id"] == site.model.slug
+    assert shown["pricing"]["prompt"] != "0.5"
+
+
+def test_the_name_of_a_provider_lists_none_of_the_catalogue(site: Site) -> None:
+    """A private model stays private, whichever own provider a request names."""
+    make_own(site.tenant)
+    site.own().disable()
+    site.publish(provider=site.another_provider("my-rack"))
+    for named in ({"order": ["my-rack"]}, {"only": ["my-rack"]}):
+        assert site.chat(provider=named).status_code == 404
+    assert site.dialled() == []
+
+
 @pytest.mark.parametrize(
     ("later", "is_disabled"),
     [

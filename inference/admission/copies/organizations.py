@@ -146,6 +146,7 @@ class OrganizationCopy:
                 names=self._index_names(catalog),
                 own_slugs=frozenset(model.slug for model in self.own_models.values()),
                 provider_slugs=frozenset(each.slug for each in self.own_providers.values()),
+                provider_names=self.provider_names,
                 has_pools=any(each.settings.routing != NO_POOL for each in self.endpoints),
             )
             self._models, self._providers = catalog.models, catalog.providers
@@ -168,6 +169,15 @@ class OrganizationCopy:
     ) -> CatalogProvider | None:
         """Returns a provider of the organization, or else one of the catalogue."""
         return self.own_providers.get(key) or providers.get(key)
+
+    @property
+    def provider_names(self) -> frozenset[str]:
+        """The slugs and names of own and of gone providers, in lower case."""
+        return frozenset(
+            name.lower()
+            for provider in (*self.own_providers.values(), *self.gone_providers.values())
+            for name in (provider.slug, provider.name)
+        )
 
     def _name_private(self, catalog: CatalogSnapshot) -> Iterable[tuple[str, PrivateModel]]:
         """Yields the models that endpoints keep private, and all own ones."""
@@ -487,6 +497,7 @@ def _make_route(endpoint: OwnEndpoint, model: CatalogModel, provider: CatalogPro
             model.slug,
             model.permaslug,
             endpoint.declared_region,
+            is_private=True,
         ),
         dialect=usable_dialect(provider, base_url),
         operations=operations_of(model, provider, settings.completions, endpoint.proven),
