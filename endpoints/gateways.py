@@ -6,7 +6,7 @@ import re
 import uuid
 from collections import defaultdict
 from collections.abc import Mapping
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -19,7 +19,10 @@ from catalog.connecting.gateways.catalogue import (
     CREDENTIALS,
     REPEATED,
     GatewayReport,
+    Names,
     check_secret,
+    name_some,
+    read_servers,
     store_aliases,
     take_all,
 )
@@ -42,7 +45,7 @@ from config.credentials import NO_SECRET, Secret
 from config.egress.addresses import parse_base_url
 from config.secrets import DecryptionFailed
 from endpoints import imports
-from endpoints.models import PrivateProvider, canonical_base_url
+from endpoints.models import PrivateEndpoint, PrivateProvider, canonical_base_url
 from endpoints.models.providers import ProviderExists
 
 PROVIDERS: Final = "private_providers"
@@ -70,6 +73,7 @@ def apply(
         plan = _Plan(organization_id, gateway, report.counter(on_row))
         names = take_all(gateway, plan.known, lambda each, _: plan.take(each))
         plan.tell_missing()
+        plan.tell_public(names)
         try:
             plan.store_credentials()
         except GatewayError as exc:
@@ -131,6 +135,36 @@ class _Plan:
             secrets = [*named, *map(_reveal, self._stored_at(slug))]
             if not any(is_at(secret, deployment.place) for secret in secrets):
                 self._gateway.leave(deployment, f"its key: {deployment.missing}")
+
+    def tell_public(self, names: Names) -> None:
+        """Leaves out that the requests of a name are private, where public endpoints get them yet.
+
+        Its alias is there at once, while a draft neither serves nor keeps its model private. The
+        names of a wildcard are told together.
+        """
+        public = read_servers()
+        stored = PrivateEndpoint.objects.filter(organization=self.organization)
+        kept = stored.routable() | stored.withdrawn()
+        own = LanguageModel.objects.owned_by(self.organization.pk)
+        private = {
+            *kept.values_list("model__slug", flat=True), *own.values_list("slug", flat=True)
+        }  # fmt: skip
+        named = {each.name for each in self._gateway.deployments}
+        wild = {each.line: each.name for each in self._gateway.wildcards}
+        reached: dict[tuple[int, str], set[str]] = defaultdict(set)
+        for name, (line, models) in names.items():
+            shown = name if name in named else wild.get(line, name)
+            # What follows a private model is closed, too.
+            for slug in takewhile(lambda each: each not in private, models):
+                reached[line, shown] |= public.get(slug, set())
+        for (line, name), providers in reached.items():
+            if providers:
+                self._gateway.leave_out(
+                    line,
+                    name,
+                    "that its requests go to its own endpoints alone: until one is activated, they "
+                    f"go to {name_some(providers)} of the catalogue",
+                )
 
     def _store(self, deployment: Deployment, count_row: RowListener) -> tuple[str, str]:
         """Returns the slug of the provider, and the public name of the model."""

@@ -14,7 +14,14 @@ from endpoints.models import PrivateEndpoint
 from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
-from tests.support.operators.gateways import left_out, load, load_twice, write_entries
+from tests.support.operators.gateways import (
+    UNTIL,
+    lacking,
+    left_out,
+    load,
+    load_twice,
+    write_entries,
+)
 
 KEY = "sk-0123456789abcdef"
 PLACES = ("https://eu.openai.azure.com", "https://ca.openai.azure.com")
@@ -55,7 +62,7 @@ def test_a_model_at_two_resources_of_azure_has_one_of_them(
         at_azure("hawk-ca", 1, "hawk"),
     ]
     file.write_text(write_entries(*rows))
-    [(line, name, reason)] = left_out(load_twice(file, *owner))
+    [(line, name, reason)] = lacking(load_twice(file, *owner))
     assert (line, name) == (3, "falcon-ca")
     assert reason == (
         "another key of the organization is for this model in another resource or region, and "
@@ -92,7 +99,7 @@ def test_a_key_of_another_place_is_none(
 ) -> None:
     rows = [at_azure("falcon-eu", 0, "falcon-9"), at_azure("hawk-ca", 1, "hawk", api_key=None)]
     file.write_text(write_entries(*rows))
-    [(line, name, reason)] = left_out(load_twice(file, *owner))
+    [(line, name, reason)] = lacking(load_twice(file, *owner))
     assert (line, name) == (3, "hawk-ca")
     assert reason == "its key: api_key is missing, and AZURE_API_KEY is not set"
 
@@ -111,9 +118,32 @@ def test_an_endpoint_that_cannot_be_changed_stays_behind_its_name(
     rows[0][1]["stream_timeout"] = 20
     file.write_text(write_entries(*rows, router_settings=settings))
     reason = "the endpoint is active; only a draft can be changed"
-    assert left_out(load(file, *owner)) == [(2, "falcon-eu", reason)]
+    assert lacking(load(file, *owner)) == [(2, "falcon-eu", reason)]
     assert dict(ModelAlias.objects.values_list("name", "targets")) == aliases
     assert aliases["hawk-eu"] == ["acme/hawk", "acme/falcon-9"]
+
+
+def test_the_catalogue_serves_a_name_until_its_draft_is_activated(
+    azure: Provider, file: Path
+) -> None:
+    owner = "--organization", str(factories.make_tenant("Own Team").organization.pk)
+    own = {
+        "model": "hosted_vllm/own-x", "api_base": "https://gpu.acme.example/v1",
+        "input_cost_per_token": 1e-6, "output_cost_per_token": 2e-6,
+    }  # fmt: skip
+    # What follows a model of the organization's own is not public either.
+    mixed = [("mixed", own), ("mixed", at_azure("hawk-eu", 0, "hawk")[1])]
+    file.write_text(write_entries(at_azure("falcon-eu", 0, "falcon-9"), *mixed))
+    told = (2, "falcon-eu", f"{UNTIL} azure of the catalogue")
+    assert left_out(load_twice(file, *owner)) == [told]
+    endpoint = PrivateEndpoint.objects.get(upstream_model_id="falcon-eu")
+    factories.make_validation(endpoint, ByokCredential.objects.get())
+    endpoint.activate()
+    assert left_out(load(file, *owner)) == []
+    endpoint.disable()
+    assert left_out(load(file, *owner)) == []
+    endpoint.remove(release=True)
+    assert left_out(load(file, *owner)) == [told]
 
 
 def claude(**params: str) -> tuple[str, dict[str, Any]]:
@@ -135,7 +165,18 @@ def test_a_snapshot_that_takes_the_price_of_another_one_says_so(
 ) -> None:
     file.write_text(write_entries(claude(model="anthropic/claude-haiku-4-5-20251001")))
     reason = "its own price: that of anthropic/claude-haiku-4.5-2026-01-01 is taken"
-    assert left_out(load_twice(file, *owner)) == [(2, "claude", reason)]
+    assert lacking(load_twice(file, *owner)) == [(2, "claude", reason)]
+
+
+def test_the_names_of_a_wildcard_are_told_together(
+    anthropic: Provider, owner: tuple[str, str], file: Path
+) -> None:
+    model = factories.make_model("anthropic/claude-zeta-9")
+    factories.make_endpoint(model, anthropic, upstream_model_id="claude-zeta-9")
+    entry = ("anthropic/*", {"model": "anthropic/*", "api_key": "sk-ant-0123456789"})
+    file.write_text(write_entries(entry))
+    told = [each for each in left_out(load_twice(file, *owner)) if each[2].startswith(UNTIL)]
+    assert told == [(2, "anthropic/*", f"{UNTIL} anthropic of the catalogue")]
 
 
 def test_lengths_become_those_of_the_endpoint(
@@ -145,7 +186,7 @@ def test_lengths_become_those_of_the_endpoint(
     lengths = {"max_input_tokens": 100_000, "max_output_tokens": 4_000}
     document["model_list"][0]["model_info"] = lengths
     file.write_text(json.dumps(document))
-    assert left_out(load_twice(file, *owner)) == []
+    assert lacking(load_twice(file, *owner)) == []
     endpoint = PrivateEndpoint.objects.get()
     assert endpoint.settings == {"context_length": 100_000, "max_completion_tokens": 4_000}
     lengths["max_input_tokens"] = 200_000
@@ -162,7 +203,7 @@ def test_a_relay_gets_no_key_of_the_provider_whose_format_it_speaks(
 ) -> None:
     relay = claude(api_base="https://relay.acme.example")
     file.write_text(write_entries(claude(api_key="sk-ant-0123456789"), relay))
-    assert left_out(load_twice(file, *owner)) == [(3, "claude", ALONE)]
+    assert lacking(load_twice(file, *owner)) == [(3, "claude", ALONE)]
     endpoint, credential = PrivateEndpoint.objects.get(), ByokCredential.objects.get()
     assert endpoint.base_url == "https://api.anthropic.com/v1"
     assert credential.reveal().reveal() == "sk-ant-0123456789"

@@ -18,6 +18,7 @@ from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.database.locks import at_once
 from tests.support.factories import Tenant
+from tests.support.operators.gateways import UNTIL, lacking
 
 KINDS = ("private_providers", "private_endpoints", "credentials", "aliases")
 CONFIG = """
@@ -100,6 +101,7 @@ def test_deployments_become_drafts_with_credentials(
     assert [(each["line"], each["name"], each["reason"]) for each in report["left_out"]] == [
         (3, "ours", OF_STREAMS),
         (3, "ours", f"requests_per_minute: {NO_LIMITS}"),
+        (3, "ours", f"{UNTIL} openai of the catalogue"),
         (9, "ours", OF_STREAMS),
         (9, "ours", NOT_AGAIN),
         (21, "strange", NO_PRICE),
@@ -222,7 +224,7 @@ def test_weights_and_priorities_become_those_of_the_pool(
         {"priority": 998},
     ]
     reason = "endpoints are shared by price and health, see docs/routing.md"
-    assert [each["reason"] for each in report["left_out"]] == [
+    assert [reason for _, _, reason in lacking(report)] == [
         f"litellm_params.{name}: {reason}" for name in ("weight", "weight", "order")
     ]
     with snapshots.unchanged():
@@ -240,7 +242,7 @@ def test_weights_and_priorities_of_channels_become_those_of_the_pool(
     ]
     report = load(tenant.organization.pk, written(tmp_path, channels), source="new-api")
     assert [endpoint.settings["routing"] for endpoint in pool()] == [{"priority": 10, "weight": 3}]
-    assert [each["reason"].partition(":")[0] for each in report["left_out"]] == ["priority"]
+    assert [reason.partition(":")[0] for _, _, reason in lacking(report)] == ["priority"]
 
 
 def pool() -> list[PrivateEndpoint]:

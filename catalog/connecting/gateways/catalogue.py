@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count, product
 from typing import Any, Final
@@ -172,6 +172,21 @@ def _expand(wild: Deployment, gateway: GatewayFile, known: KnownModels) -> Itera
                 yield replace(wild, name=name, upstream_id=row.upstream_model_id)
 
 
+def read_servers() -> dict[str, set[str]]:
+    """Returns the slugs of the providers of each model that the catalogue serves, by its slug."""
+    found: dict[str, set[str]] = defaultdict(set)
+    listed = ModelEndpoint.objects.routable()
+    for model, provider in listed.values_list("model__slug", "provider__slug"):
+        found[model].add(provider)
+    return found
+
+
+def name_some(slugs: Collection[str]) -> str:
+    """Returns the first of these slugs, in order, for a reason."""
+    more = " and others" if len(slugs) > _MOST_NAMED else ""
+    return f"{', '.join(sorted(slugs)[:_MOST_NAMED])}{more}"
+
+
 def store_aliases(
     owner: UUID | None, gateway: GatewayFile, names: Names, count_row: RowListener
 ) -> None:
@@ -246,21 +261,16 @@ class _Plan:
 
     def tell_others(self, names: Names) -> None:
         """Leaves out that a name meant some endpoints of its model, not those of all providers."""
-        everywhere: dict[str, set[str]] = defaultdict(set)
-        listed = ModelEndpoint.objects.routable()
-        for slug, provider in listed.values_list("model__slug", "provider__slug"):
-            everywhere[slug].add(provider)
+        everywhere = read_servers()
         for name in {each.name: None for each in self.gateway.deployments if each.name in names}:
             (line, models), own = names[name], self._own[name]
-            served = {each for slug in models for each in everywhere[slug]}
-            if others := sorted(served - own):
-                more = " and others" if len(others) > _MOST_NAMED else ""
+            served = {each for slug in models for each in everywhere.get(slug, ())}
+            if others := served - own:
                 self.gateway.leave_out(
                     line,
                     name,
                     f"that its requests go to {', '.join(sorted(own))} alone: the model is served "
-                    f"by {', '.join(others[:_MOST_NAMED])}{more} too; see provider.only in "
-                    "docs/routing.md",
+                    f"by {name_some(others)} too; see provider.only in docs/routing.md",
                 )
 
     def limited_providers(self) -> list[ProviderRow]:

@@ -13,6 +13,8 @@ UNKNOWN = (
     "the catalogue does not know the model, and the file lacks a price; add the model and its "
     "price to the catalogue, and import again"
 )
+# What the reason begins with where drafts of an organization leave a name to the catalogue.
+UNTIL = "that its requests go to its own endpoints alone: until one is activated, they go to"
 
 
 def load(file: str | Path, *options: str, source: str = "litellm") -> dict[str, Any]:
@@ -35,6 +37,11 @@ def load_twice(file: str | Path, *options: str, source: str = "litellm") -> dict
 def left_out(report: dict[str, Any]) -> list[tuple[int, str, str]]:
     """Returns the line, the name and the reason of each part of a file that became nothing."""
     return [(each["line"], each["name"], each["reason"]) for each in report["left_out"]]
+
+
+def lacking(report: dict[str, Any]) -> list[tuple[int, str, str]]:
+    """Returns what became nothing, but for the names that the catalogue serves meanwhile."""
+    return [each for each in left_out(report) if not each[2].startswith(UNTIL)]
 
 
 def write_entries(*entries: tuple[str, dict[str, Any]], **settings: Any) -> str:
