@@ -345,8 +345,8 @@ def _changes(row: _Row, endpoint: PrivateEndpoint) -> dict[str, Any]:
 
 def _list_terms(draft: Draft, price: Price) -> list[Change]:
     """Returns what a plan shows of a new draft."""
-    place = {"upstream_model_id": draft.upstream_model_id, "base_url": draft.base_url}
-    return [*list_terms(price, draft.settings or {}), *list_columns(place, place)]
+    stated = {name: getattr(draft, name) for name in ("upstream_model_id", "base_url", "fallback")}
+    return [*list_terms(price, draft.settings or {}), *list_columns(stated, stated)]
 
 
 def _list_changes(row: _Row, endpoint: PrivateEndpoint) -> list[Change]:

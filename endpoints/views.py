@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, ClassVar, Final, cast
 
+from django.db import transaction
 from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiParameter, PolymorphicProxySerializer
 from rest_framework.decorators import action
@@ -169,6 +170,9 @@ class PrivateEndpointViewSet(OrganizationViewSet):
         fields = {"base_url": None, **self.read_body(CreateSerializer)}
         _require_one_person_for_prices(request)
         fields |= fields.pop("settings", None) or {}
+        # A first level may allow more than the one that other endpoints of the model inherit.
+        if fields.get("fallback") is not None:
+            require_one_person(request, ChangeKind.GUARDRAILS)
         activation = fields.pop("activate", None)
         slot = None if activation is None else ValidationSlot(organization_id=self.organization_id)
         endpoint, is_new = PrivateEndpoint.objects.create_draft(
@@ -216,9 +220,11 @@ class PrivateEndpointViewSet(OrganizationViewSet):
         activation = fields.pop("activate", None)
         endpoint = self.get_object()
         declared = endpoint.declarations
-        if activation is None:
-            endpoint.edit(by=self.actor, **fields)
-        else:
+        with transaction.atomic():
+            _guard_fallback(request, endpoint, fields)
+            if activation is None:
+                endpoint.edit(by=self.actor, **fields)
+        if activation is not None:
             asker = _asker_of(request)
             validate_and_replace(endpoint, fields, by=self.actor, asker=asker, **activation)
         body = {"data": self.get_serializer(endpoint).data}
@@ -507,6 +513,21 @@ def _asker_of(request: Request) -> Asker:
     is_alone = needs_second_person(request, ChangeKind.CREDENTIALS)
     scope = HostScope.NAMED if is_alone else HostScope.PERMITTED
     return Asker(partial(judge_again, request), scope)
+
+
+def _guard_fallback(request: Request, endpoint: PrivateEndpoint, fields: dict[str, Any]) -> None:
+    """Raises :class:`AnotherOperatorNeeded` if the fields change the level of an endpoint.
+
+    Locks the endpoint until the transaction ends. A level that stays is left out of the fields: its
+    owner may set another one while a validation runs.
+    """
+    if "fallback" not in fields:
+        return
+    endpoint.lock_present()
+    if fields["fallback"] == endpoint.fallback:
+        del fields["fallback"]
+    else:
+        require_one_person(request, ChangeKind.GUARDRAILS)
 
 
 def _require_one_person_for_prices(request: Request) -> None:

@@ -77,6 +77,8 @@ class WorkspaceViewSet(CreatingViewSet):
     @creates("createWorkspace", CreateWorkspaceSerializer, WorkspaceResponseSerializer, (404, 422))
     def create(self, fields: dict[str, Any]) -> Workspace:
         """Creates a workspace. Paths name it by its id or its slug."""
+        if fields.get("fallback") is not None:
+            require_one_person(self.request, ChangeKind.GUARDRAILS)
         return Workspace.objects.create_workspace(
             organization_id=self.organization_id, created_by=self.actor, **fields
         )

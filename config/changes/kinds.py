@@ -24,8 +24,8 @@ DESCRIPTIONS = {
     ChangeKind.PRICES: "Prices of endpoints, new endpoints with a price, proposals of price lists, "
     "and imports of the catalogue.",
     ChangeKind.GUARDRAILS: "Guardrails of whole workspaces, also their deletion and the "
-    "enforcement of their shadows, the preferences of organizations, and the fallback of "
-    "workspaces.",
+    "enforcement of their shadows, the preferences of organizations, the fallback of workspaces "
+    "and private endpoints, and imports of private endpoints.",
     ChangeKind.DELETIONS: "Deletions of workspaces, guardrails, credentials, presets, aliases, "
     "private endpoints, broadcast destinations, operators and groups.",
     ChangeKind.CREDENTIALS: "Base URLs, dialects and credentials of providers, new providers, "

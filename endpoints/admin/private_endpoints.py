@@ -74,7 +74,8 @@ class PrivateEndpointFile(BulkFile):
         "becomes a draft, which you then validate and activate. A line may name an endpoint that "
         "was ever activated only if it changes nothing."
     )
-    kinds = (ChangeKind.PRICES,)
+    # A line may have a price and a fallback.
+    kinds = (ChangeKind.PRICES, ChangeKind.GUARDRAILS)
 
     def load(self, upload: Upload, *, by: str, dry_run: bool, on_row: RowListener | None) -> Report:
         assert upload.organization_id is not None
@@ -108,6 +109,8 @@ _RELEASE: Final = FourEyes(
     _REMOVE,
     describe=lambda row, form: [Difference("Model", str(row.model), "not private any more")],
 )
+# The dialog says which level it was, and which it will be.
+_LEVEL: Final = FourEyes((ChangeKind.GUARDRAILS,), _OPERATE, describe=lambda row, form: ())
 _EDITED: Final = frozenset(("upstream_model_id", "base_url", "declared_region", "declared_zdr"))
 
 
@@ -371,6 +374,7 @@ class PrivateEndpointAdmin(ConsoleAdmin):
         permission=_OPERATE,
         icon="alt_route",
         form=FallbackDialog,
+        four_eyes=_LEVEL,
     )
     def limit_fallback(self, request: HttpRequest, endpoint: PrivateEndpoint, form: Any) -> Message:
         """Says where later requests for the model may go besides private endpoints."""

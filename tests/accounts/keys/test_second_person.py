@@ -10,7 +10,7 @@ from django.test import Client
 from django.urls import reverse
 
 from accounts.models import ApiKey, ByokCredential, Guardrail, Preset
-from catalog.models import ModelAlias, Provider
+from catalog.models import ModelAlias
 from config.changes.kinds import ChangeKind
 from config.changes.models import ChangeSet
 from endpoints.models import PrivateEndpoint
@@ -128,6 +128,11 @@ def world(tenant: Tenant) -> Tenant:
 
 ELSEWHERE = "00000000-0000-4000-8000-000000000001"
 PRICING = {"prompt": "0.000001", "completion": "0.000002"}
+DRAFT = {
+    "model_permaslug": "acme/falcon-2026-01-01", "provider_slug": "acme",
+    "upstream_model_id": "falcon", "base_url": "https://llm.example.com/v1",
+}  # fmt: skip
+OPEN = {"settings": {"fallback": "any"}}
 # The kind, the method, the path and the body of each change that operators make four-eyed.
 CHANGES: list[tuple[ChangeKind, str, str, Any]] = [
     (ChangeKind.DELETIONS, "delete", "guardrails/{guardrail}", None),
@@ -154,6 +159,9 @@ CHANGES: list[tuple[ChangeKind, str, str, Any]] = [
     (ChangeKind.DELETIONS, "delete", "workspaces/elsewhere", None),
     (ChangeKind.GUARDRAILS, "delete", "workspaces/elsewhere", None),
     (ChangeKind.GUARDRAILS, "patch", "keys/{inference}", {"workspace_id": ELSEWHERE}),
+    (ChangeKind.GUARDRAILS, "patch", "private-endpoints/{endpoint}", OPEN),
+    (ChangeKind.GUARDRAILS, "post", "private-endpoints", {**DRAFT, **OPEN}),
+    (ChangeKind.GUARDRAILS, "post", "workspaces", {"name": "W", "slug": "open", "fallback": "any"}),
 ]
 
 
@@ -196,10 +204,15 @@ def test_an_issued_key_makes_other_changes_and_all_without_a_rule(
         assert kind != ChangeKind.DELETIONS
         assert call(world, issued, method, path, body).status_code in (200, 201)
     demand(ChangeKind.GUARDRAILS)
-    renamed = call(world, issued, "patch", "workspaces/{workspace}", {"name": "renamed"})
-    assert renamed.status_code == 200, renamed.content
-    made = factories.client(issued).post("/api/v1/guardrails", {"name": "added"}, format="json")
-    assert made.status_code == 201, made.content
+    for method, path, body in (
+        ("patch", "workspaces/{workspace}", {"name": "renamed"}),
+        ("patch", "private-endpoints/{endpoint}", {"settings": {"context_length": 4_096}}),
+        ("post", "guardrails", {"name": "added"}),
+        ("post", "private-endpoints", DRAFT),
+        ("post", "workspaces", {"name": "Added", "slug": "added"}),
+    ):
+        answer = call(world, issued, method, path, body)
+        assert answer.status_code in (200, 201), answer.content
 
 
 @pytest.mark.parametrize(
@@ -238,19 +251,29 @@ def test_an_issued_key_restores_nothing_that_is_changed_meanwhile(
     assert stored[name] == after
 
 
+def test_an_issued_key_restores_no_level_of_an_endpoint(
+    transactional_db: None, ann: Client, world: Tenant
+) -> None:
+    issued, path = issue(ann, world), "private-endpoints/{endpoint}"
+    demand(ChangeKind.GUARDRAILS)
+    before, after = ({"settings": {"fallback": level}} for level in (None, "none"))
+    # What is sent back as it is needs nobody else.
+    assert call(world, issued, "patch", path, before).status_code == 200
+    own, refused = at_once(
+        lambda: call(world, world.management_key, "patch", path, after),
+        lambda: call(world, issued, "patch", path, before),
+        held="SELECT 1 FROM endpoints_privateendpoint FOR UPDATE",
+    )
+    assert (own.status_code, refused.status_code) == (200, 403)
+    assert PrivateEndpoint.objects.get().fallback == "none"
+
+
 def test_creating_an_endpoint_with_a_price_needs_a_second_person(
     ann: Client, world: Tenant
 ) -> None:
     issued = issue(ann, world)
     demand(ChangeKind.PRICES)
-    body = {
-        "model_permaslug": "acme/falcon-2026-01-01", "provider_slug": Provider.objects.get().slug,
-        "upstream_model_id": "falcon", "base_url": "https://llm.example.com/v1",
-    }  # fmt: skip
-    client = factories.client(issued)
     with unchanged():
-        priced = client.post(
-            "/api/v1/private-endpoints", {**body, "pricing": PRICING}, format="json"
-        )
+        priced = call(world, issued, "post", "private-endpoints", {**DRAFT, "pricing": PRICING})
     assert priced.status_code == 403, priced.content
-    assert client.post("/api/v1/private-endpoints", body, format="json").status_code == 201
+    assert call(world, issued, "post", "private-endpoints", DRAFT).status_code == 201

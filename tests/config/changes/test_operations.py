@@ -253,6 +253,20 @@ def test_preferences_of_an_organization_need_a_second_person(
     assert getattr(row, name) == (True if value == "on" else value)
 
 
+def test_the_fallback_of_a_private_endpoint_needs_a_second_person(
+    ann: Client, bob: Client, active: PrivateEndpoint
+) -> None:
+    demand(ChangeKind.GUARDRAILS)
+    with snapshots.unchanged():
+        press(ann, active, "limit_fallback", fallback="any", **WHY)
+    [row] = proposed().changes
+    assert (row["outcome"], row["changes"]) == ("update", [["Fallback", "–", "any", "", ""]])
+    made, text = approve(bob)
+    assert (made.status, text) == ("applied", "The fallback is saved.")
+    active.refresh_from_db()
+    assert active.fallback == "any"
+
+
 def test_a_deletion_waits(ann: Client, bob: Client, tenant: Tenant) -> None:
     guardrail = make_guardrail(tenant.workspace)
     demand(ChangeKind.DELETIONS)
@@ -354,6 +368,27 @@ def upload(client: Client, data: bytes) -> Any:
     return client.post(path, {"signed_upload": signed, **WHY}, follow=True)
 
 
+def upload_draft(client: Client, tenant: Tenant, draft: dict[str, Any]) -> None:
+    """Sends a file with one private endpoint, and confirms its preview with a reason."""
+    path = reverse("admin:endpoints_privateendpoint_import_file")
+    file = SimpleUploadedFile("e.jsonl", json.dumps(draft).encode())
+    shown = client.post(path, {"file": file, "organization": str(tenant.organization.pk)})
+    client.post(path, {"signed_upload": shown.context["signed_upload"], **WHY})
+
+
+def test_a_draft_with_a_fallback_needs_a_second_person(
+    ann: Client, bob: Client, tenant: Tenant
+) -> None:
+    draft = body_of(factories.make_model(), factories.make_provider())
+    demand(ChangeKind.GUARDRAILS)
+    with snapshots.unchanged():
+        upload_draft(ann, tenant, {**draft, "settings": {"fallback": "any"}})
+    [row] = proposed().changes
+    assert ["Fallback", "–", "any", "", ""] in row["changes"]
+    assert approve(bob)[0].status == "applied"
+    assert PrivateEndpoint.objects.get().fallback == "any"
+
+
 def test_an_import_waits_and_is_planned_again(ann: Client, bob: Client) -> None:
     endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
     content = json.loads(imports.export()[0])
@@ -405,10 +440,7 @@ def test_a_file_shows_the_host_of_its_new_provider_and_the_price_of_its_draft(
     demand(ChangeKind.PRICES)
     with snapshots.unchanged():
         upload(ann, json.dumps(content).encode())
-        path = reverse("admin:endpoints_privateendpoint_import_file")
-        file = SimpleUploadedFile("e.jsonl", json.dumps(draft).encode())
-        shown = ann.post(path, {"file": file, "organization": str(tenant.organization.pk)})
-        ann.post(path, {"signed_upload": shown.context["signed_upload"], **WHY})
+        upload_draft(ann, tenant, draft)
     catalogue, drafts = ChangeSet.objects.order_by("pk")
     for change_set, texts in (
         (catalogue, ["Base URL", "https://listener.example/v1", "Dialect", "openai"]),
