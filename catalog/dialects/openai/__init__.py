@@ -38,7 +38,7 @@ from catalog.dialects.openai.members import (
     read_text,
 )
 from catalog.dialects.openai.repair import repair_whole
-from catalog.dialects.openai.requests import build_request
+from catalog.dialects.openai.requests import MISTRAL_HOST, build_request
 from catalog.dialects.openai.rerank import parse_rerank, place_rerank, write_rerank
 from catalog.dialects.openai.responses import PATH, NativeResponses, build_response
 from catalog.dialects.openai.speech import SpeechParser, refuse_whole_speech
@@ -154,6 +154,22 @@ def _write_embeddings(call: Call) -> Mapping[str, Any]:
     return fields
 
 
+# What Mistral names otherwise, and what it refuses; it tells the usage of a stream unasked.
+_MISTRAL_NAMES: Final = {
+    "dimensions": "output_dimension", "max_completion_tokens": "max_tokens", "seed": "random_seed",
+}  # fmt: skip
+_MISTRAL_REFUSES: Final = frozenset(("stream_options", "user"))
+
+
+def _write_mistral(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the fields of a request as https://docs.mistral.ai/api names them."""
+    kept = {name: value for name, value in fields.items() if name not in _MISTRAL_REFUSES}
+    for name, own in _MISTRAL_NAMES.items():
+        if name in kept:
+            kept.setdefault(own, kept.pop(name))
+    return kept
+
+
 # Operations whose fields or URL differ from those of the interface.
 _WRITERS: Final[Mapping[Operation, Callable[[Call], Mapping[str, Any]]]] = {
     Operation.RERANK: write_rerank,
@@ -177,6 +193,8 @@ def build(call: Call) -> OutboundRequest:
     place = _PLACES.get(call.operation)
     if (write := _WRITERS.get(call.operation)) is not None:
         call = replace(call, fields=write(call))
+    if MISTRAL_HOST in (call.base_url or ""):
+        call = replace(call, fields=_write_mistral(call.fields))
     return build_request(
         call,
         f"{call.base_url}/{path(call)}" if place is None else place(call.base_url),

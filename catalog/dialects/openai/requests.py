@@ -63,6 +63,8 @@ _WRITERS: Final[Mapping[Operation, Callable[[Call], MultipartContent]]] = {
     Operation.SPEECH: write_speech,
     Operation.TRANSCRIPTION: write_transcription,
 }
+# Mistral's own servers refuse fields that others of this format need, vLLM with its models too.
+MISTRAL_HOST: Final = ".mistral.ai/"
 # The operations whose answers any server may stream.
 _STREAMED: Final = frozenset((Operation.CHAT, Operation.TEXT))
 
@@ -100,7 +102,7 @@ def build_request(
     if call.stream or call.operation in _STREAMED:
         # Some servers stream unless they are told not to.
         fields["stream"] = call.stream
-    if call.stream:
+    if call.stream and MISTRAL_HOST not in url:
         fields["stream_options"] = _add_include_usage(fields.get("stream_options"))
     if not call.keeps_lifetimes:
         fields = drop_lifetimes(fields)
@@ -148,6 +150,8 @@ def _adapt_body(call: Call, fields: dict[str, Any], body: bytes, *, has_signatur
         for member, parameter, mark in _EXTENSIONS
         if listed is not None and parameter not in listed and mark in body
     }
+    if b'"reasoning' in body and MISTRAL_HOST in (call.base_url or ""):
+        unsupported |= {"reasoning", "reasoning_content", "reasoning_details"}
     restores_signatures = has_signatures and b'"tool_calls"' in body
     has_media = b'"tool_call_id"' in body and any(mark in body for mark in _MEDIA)
     if unsupported or restores_signatures or has_media:
@@ -165,10 +169,13 @@ def _returns_thoughts(call: Call) -> bool:
 
     Where nobody has said it, an endpoint without a list gets them. One with a list gets them if its
     model thinks and has no efforts: OpenAI's own models, which refuse the member, have efforts.
+    Mistral's servers refuse it for all models.
     """
     stated = call.abilities.reasoning
     if stated.must_return is not None:
         return stated.must_return
+    if MISTRAL_HOST in (call.base_url or ""):
+        return False
     listed = call.supported_parameters
     return listed is None or ("reasoning" in listed and "reasoning_effort" not in listed)
 

@@ -78,6 +78,36 @@ def test_build_requests_usage_for_a_stream(options: bytes | None, sent: dict[str
 
 
 @pytest.mark.parametrize(
+    ("operation", "asked", "sent"),
+    [
+        (
+            Operation.CHAT,
+            {"stream_options": {"include_usage": True}, "seed": 7, "max_completion_tokens": 9},
+            {"random_seed": 7, "max_tokens": 9, "stream": True},
+        ),
+        (Operation.CHAT, {"seed": 7, "random_seed": 8}, {"random_seed": 8, "stream": True}),
+        (Operation.EMBEDDINGS, {"dimensions": 256}, {"output_dimension": 256}),
+    ],
+)
+def test_mistral_gets_its_own_names_and_nothing_that_it_refuses(
+    operation: Operation, asked: dict[str, Any], sent: dict[str, Any]
+) -> None:
+    body = json.dumps({**asked, "user": "pseudonym"}).encode()
+    is_chat = operation is Operation.CHAT
+    made = call(body, operation=operation, base_url="https://api.mistral.ai/v1", stream=is_chat)
+    assert json.loads(openai.build(made).body or b"") == {**sent, "model": "deployed"}
+
+
+@pytest.mark.parametrize("listed", [None, frozenset(("reasoning",))])
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+def test_mistral_gets_no_earlier_thoughts(listed: frozenset[str] | None, name: str) -> None:
+    messages = [{"role": "assistant", "content": "Hi", name: "Hm."}]
+    body = json.dumps({"messages": messages}).encode()
+    made = call(body, base_url="https://api.mistral.ai/v1", supported_parameters=listed)
+    assert b"Hm." not in bytes(openai.build(made).body or b"")
+
+
+@pytest.mark.parametrize(
     ("asked", "effort"),
     [
         ({"reasoning": {"effort": "xhigh"}}, "xhigh"),
