@@ -104,8 +104,9 @@ _SILENCE: Final = _Sound()
 
 
 class Delta(msgspec.Struct):
-    """The parts of a delta or message that count as output."""
+    """The parts of a delta or message that count as output, and its role."""
 
+    role: msgspec.Raw = msgspec.Raw()
     content: msgspec.Raw = msgspec.Raw()
     reasoning: msgspec.Raw = msgspec.Raw()
     reasoning_content: msgspec.Raw = msgspec.Raw()
@@ -141,8 +142,10 @@ class Delta(msgspec.Struct):
     def is_marked(self) -> bool:
         """Returns whether the part may need a repair: it has more than texts by their usual names.
 
-        Reasoning in one text needs none; :func:`add_reasoning` copies it.
+        Reasoning in one text needs none; :func:`add_reasoning` copies it. An empty role does.
         """
+        if len(self.role) == 2:
+            return True
         texts = [raw for raw in (self.content, self.reasoning, self.reasoning_content) if raw]
         if any(memoryview(raw)[0] not in _TEXT_BYTES for raw in texts):
             return True

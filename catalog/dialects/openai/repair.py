@@ -23,8 +23,14 @@ CALLS_REPAIRED: Final = "The tool calls were not written as OpenAI writes them; 
 FINISH_REPAIRED: Final = "The finish reason did not say that there are tool calls; it was replaced."
 CONTENT_REPAIRED: Final = "The content is a list of parts; it became text and reasoning."
 DELTA_MISSING: Final = "An event has a choice without a delta; it got an empty one."
+MESSAGE_REPEATED: Final = "A whole message came after its pieces; its texts were left out."
+ROLE_REPAIRED: Final = "A role is empty; it was repaired."
 
 _EMPTY_TEXT: Final = msgspec.Raw(b'""')
+# The members that a whole message repeats after the deltas of its choice.
+_SAID: Final = frozenset(
+    ("content", *REASONING_NAMES, "reasoning_details", "refusal", "images", "audio")
+)
 _encode = msgspec.json.Encoder().encode
 _decode_text = msgspec.json.Decoder(str).decode
 _decode_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
@@ -129,10 +135,12 @@ class _ChoiceState:
 class Repairs:
     """Repairs the choices of one stream, whose events continue each other."""
 
-    __slots__ = ("_is_text", "_states")
+    __slots__ = ("_is_text", "_said", "_states")
 
-    def __init__(self, *, is_text: bool) -> None:
+    def __init__(self, said: set[int], *, is_text: bool) -> None:
+        """``said`` are the choices whose deltas had output; the caller adds those of plain text."""
         self._is_text = is_text
+        self._said = said
         self._states: dict[int, _ChoiceState] = {}
 
     def repair(self, raw: msgspec.Raw, notes: set[str]) -> list[dict[str, Any]]:
@@ -161,12 +169,24 @@ class Repairs:
 
     def _repair_delta(self, choice: dict[str, Any], state: _ChoiceState, notes: set[str]) -> None:
         given: Any = choice.get("delta")
-        if first_byte(given) != b"{":
+        is_whole, has_said = first_byte(given) != b"{", choice["index"] in self._said
+        if is_whole:
             given = choice.pop("message", None)
             notes.add(DELTA_MISSING)
         delta: dict[str, Any] = _decode_members(given) if first_byte(given) == b"{" else {}
+        if delta and is_whole and has_said:
+            # Some servers repeat the whole message at the end of its choice.
+            delta = {name: value for name, value in delta.items() if name not in _SAID}
+            notes.add(MESSAGE_REPEATED)
+        if "role" in delta and is_empty(delta["role"]):
+            del delta["role"]
+            notes.add(ROLE_REPAIRED)
         _repair_texts(delta, notes)
-        if calls := _read_calls(delta.pop("tool_calls", None)):
+        calls = _read_calls(delta.pop("tool_calls", None))
+        is_first = bool(delta) and not (is_whole or has_said)
+        if is_first and any(_is_said(*member) for member in delta.items()):
+            self._said.add(choice["index"])
+        if calls:
             delta["tool_calls"] = [*_continue_calls(state, calls, notes)]
         choice["delta"] = delta
         if choice["finish_reason"] is None:
@@ -187,6 +207,9 @@ def repair_whole(raw: msgspec.Raw, notes: set[str]) -> list[dict[str, Any]]:
         if first_byte(choice.get("message")) != b"{":
             continue
         message: dict[str, Any] = _decode_members(choice["message"])
+        if "role" in message and is_empty(message["role"]):
+            message["role"] = "assistant"
+            notes.add(ROLE_REPAIRED)
         _repair_texts(message, notes)
         ids: set[str] = set()
         given = _read_calls(message.pop("tool_calls", None))
@@ -201,6 +224,12 @@ def repair_whole(raw: msgspec.Raw, notes: set[str]) -> list[dict[str, Any]]:
         are_whole = all(map(_has_object, given))
         _name_calls(choice, notes, has_calls=bool(calls), are_whole=are_whole)
     return choices
+
+
+def _is_said(name: str, value: Any) -> bool:
+    """Tells whether a member of a repaired delta is output, other than a call."""
+    is_none = is_empty(value) if isinstance(value, msgspec.Raw) else not value
+    return name in _SAID and not is_none
 
 
 def _repair_texts(part: dict[str, Any], notes: set[str]) -> None:

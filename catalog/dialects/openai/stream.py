@@ -39,6 +39,7 @@ from catalog.dialects.shared.sse import SILENT, EventDecoder, EventTooLarge
 # What a JSON text never holds as it is: a quote, a backslash or a control character.
 _SPECIAL = re.compile(rb'["\\\x00-\x1f]')
 
+_encode = msgspec.json.Encoder().encode
 # Finds the text of a member that holds output.
 _OUTPUT: Final = re.compile(
     rb'"(?:content|reasoning|reasoning_content|text)": ?("(?:[^"\\]|\\.)*+")'
@@ -102,7 +103,7 @@ class ChoicesParser:
     __slots__ = (
         "_after", "_allowed", "_before", "_begun", "_choices", "_decoder", "_finished", "_frame",
         "_has_aliases", "_head", "_is_counted", "_is_done", "_is_text", "_others", "_repairs",
-        "_searches_left", "_tail", "_text", "notes", "pending",
+        "_said", "_searches_left", "_tail", "_text", "notes", "pending",
     )  # fmt: skip
 
     def __init__(self, allowed: int, *, is_text: bool = False) -> None:
@@ -111,9 +112,11 @@ class ChoicesParser:
         self._allowed = allowed
         self._is_done = False
         self._is_text = is_text
-        # What was repaired, and the repairs of choices once one had a mark.
+        # What was repaired, and the repairs of choices once one had a mark; and the choices whose
+        # deltas had output, which a whole message would repeat.
         self.notes: set[str] = set()
         self._repairs: Repairs | None = None
+        self._said: set[int] = set()
         # The choices that have begun and those that have a finish reason; and whether one of these
         # had the usage beside it.
         self._begun: set[Any] = set()
@@ -250,6 +253,9 @@ class ChoicesParser:
         if is_marked or not choices or find_finish_reason(choices) is not None or b"\n" in raw:
             return None
         size, sound = measure_choices(choices)
+        if size or sound:
+            # This choice is the only one: the events of several are read whole.
+            self._said.add(0)
         # What is repeated beside a text has a size and no sound.
         if self._searches_left and not sound:
             self._searches_left -= 1
@@ -344,8 +350,11 @@ class ChoicesParser:
             self._note_frame(event, fields, is_blank=not choices or is_marked)
             if is_marked:
                 if self._repairs is None:
-                    self._repairs = Repairs(is_text=self._is_text)
+                    self._repairs = Repairs(self._said, is_text=self._is_text)
                 fields["choices"] = self._repairs.repair(fields["choices"], self.notes)
+                if b'"message"' in event:
+                    # What a whole message repeats is no output.
+                    choices = decode_choices(_encode(fields["choices"]))
         except InvalidReply as exc:
             raise InvalidStream(str(exc)) from None
         if not is_marked and b'"reasoning' in event:
@@ -356,6 +365,9 @@ class ChoicesParser:
         finish_reason, (size, sound) = find_finish_reason(choices), measure_choices(choices)
         if usage is not None and finish_reason is not None:
             self._is_counted = True
+        for each in choices if (size or sound) and not is_marked else ():
+            if not choices[1:] or any(measure_choices([each])):
+                self._said.add(each.index)
         return Chunk(
             fields=fields,
             model=read_text(fields, "model"),

@@ -362,6 +362,17 @@ ROWS = {
     "events without deltas": Row(
         data({"choices": [{"index": 0}]}, *HI, {"choices": [{"index": 0, "delta": None}]},
              {"choices": [{"index": 0, "finish_reason": "stop"}]}, COUNT), GREETED),
+    "a whole message after its pieces": Row(
+        data(*HI, {**json.loads(whole({"content": "Hi there"})), "object": "chat.completion"}),
+        GREETED),
+    "a whole message with thoughts after its pieces": Row(
+        data(said({"reasoning_content": "hm"}), said({"reasoning_content": "m"}),
+             said({"content": "4"}), said({"content": "2"}),
+             json.loads(whole({"content": "42", "reasoning_content": "hmm"}))), THOUGHT),
+    "a whole message alone": Row(data(json.loads(whole({"content": "Hi there"}))), GREETED),
+    "an empty role in each event": Row(
+        data(*(said({"role": "", **each["choices"][0]["delta"]}) for each in HI[1:]), STOP, COUNT),
+        GREETED),
     "no index of choices": Row(
         data({"choices": [{"delta": {"content": "Hi "}}]},
              {"choices": [{"delta": {"content": "there"}}]},

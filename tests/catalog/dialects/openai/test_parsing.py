@@ -444,6 +444,100 @@ def test_parser_raises_only_its_own_errors_on_random_json(value: Any) -> None:
             read()
 
 
+def ended(*messages: dict[str, Any]) -> bytes:
+    """Returns an event that ends each choice with its whole message."""
+    choices = [
+        {"index": at, "finish_reason": "stop", "message": {"role": "assistant", **each}}
+        for at, each in enumerate(messages)
+    ]
+    usage = {"prompt_tokens": 3, "completion_tokens": 5}
+    return event(object="chat.completion", choices=choices, usage=usage)
+
+
+def pieces(*deltas: dict[str, Any], index: int = 0) -> list[bytes]:
+    return [event(choices=[{"index": index, "delta": each}]) for each in deltas]
+
+
+PICTURE: Final = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+CALL: Final = {"id": "a", "function": {"name": "look", "arguments": '{"a":1}'}}
+ROLE: Final = {"role": "assistant", "content": ""}
+LETTERS: Final = [{"content": letter} for letter in "Hello"]
+PARTS: Final = [{"content": [{"type": "text", "text": letter}]} for letter in "Hello"]
+HELLO: Final = {"content": "Hello"}
+THOUGHT: Final = {"content": "Hello", "reasoning_content": "Hmm"}
+THINKING: Final = [{"reasoning_content": letter} for letter in "Hmm"]
+SHOWN: Final = {"content": "Hello", "images": [PICTURE]}
+
+
+@pytest.mark.parametrize(
+    ("deltas", "message", "whole", "size"),
+    [
+        ([ROLE, *LETTERS], HELLO, HELLO, 5),
+        ([*LETTERS, {"content": "!\n"}], {"content": "Hello!\n"}, {"content": "Hello!\n"}, 7),
+        # A list counts as its JSON.
+        (PARTS, HELLO, HELLO, 5 * len('[{"type":"text","text":"H"}]')),
+        ([{"role": "", **each} for each in LETTERS], {"role": "", **HELLO}, HELLO, 5),
+        ([*THINKING, *LETTERS], THOUGHT, THOUGHT, 8),
+        ([*LETTERS, {"images": [PICTURE]}], SHOWN, SHOWN, 5),
+        ([], THOUGHT, THOUGHT, 8),
+        ([ROLE], HELLO, HELLO, 5),
+        ([{"role": ""}, {"role": "", "content": None}], HELLO, HELLO, 5),
+    ],
+)
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_whole_message_counts_only_where_no_delta_had_output(
+    deltas: list[dict[str, Any]],
+    message: dict[str, Any],
+    whole: dict[str, Any],
+    size: int,
+    at_once: bool,
+) -> None:
+    events = [*pieces(*deltas), ended(message), DONE]
+    parser = openai.stream_parser(Operation.CHAT)
+    chunks = [
+        chunk for data in ([b"".join(events)] if at_once else events) for chunk in parser.feed(data)
+    ]
+    assert sum(chunk.output_bytes for chunk in chunks) == size
+    assert sum(chunk.pictures for chunk in chunks) == len(whole.get("images", ()))
+    assert Usage(3, 5) in [chunk.usage for chunk in chunks]
+    [choice] = join_stream(openai.stream_parser(Operation.CHAT), b"".join(events), None).fields[
+        "choices"
+    ]
+    assert {name: choice["message"].get(name) for name in whole} == whole
+    assert (choice["message"]["role"], choice["finish_reason"]) == ("assistant", "stop")
+
+
+def test_a_whole_message_keeps_the_calls_that_no_delta_had() -> None:
+    for deltas in ([], [{"tool_calls": [{"index": 0, **CALL}]}]):
+        events = [*pieces(*LETTERS, *deltas), ended({**HELLO, "tool_calls": [CALL]}), DONE]
+        read = join_stream(openai.stream_parser(Operation.CHAT), b"".join(events), None)
+        message = read.fields["choices"][0]["message"]
+        assert message["content"] == "Hello"
+        assert message["tool_calls"] == [{**CALL, "type": "function"}]
+
+
+def test_a_whole_message_of_another_choice_is_its_output() -> None:
+    first, second = pieces(*LETTERS), pieces(ROLE, index=1)
+    both = event(choices=[{"index": 0, "delta": HELLO}, {"index": 1, "delta": ROLE}])
+    for events in ([*first, *second], [both]):
+        data = b"".join([*events, ended(HELLO, {"content": "Ja"}), DONE])
+        read = join_stream(openai.stream_parser(Operation.CHAT, choices=2), data, None)
+        texts = [choice["message"]["content"] for choice in read.fields["choices"]]
+        assert (texts, read.output_bytes) == (["Hello", "Ja"], 7)
+
+
+def test_a_role_is_never_empty() -> None:
+    message = {"role": "", "content": "Hi"}
+    read = openai.parse_reply(Operation.CHAT, reply(choices=[{"index": 0, "message": message}]))
+    [choice] = json.loads(msgspec.json.encode(read.fields["choices"]))
+    assert choice["message"] == {"role": "assistant", "content": "Hi"}
+    parser = openai.stream_parser(Operation.CHAT)
+    blank = [{"role": "", **each} for each in LETTERS]
+    chunks = parser.feed(b"".join(pieces(*LETTERS, *blank)))
+    assert all(b'"role"' not in msgspec.json.encode(chunk.fields) for chunk in chunks)
+    assert sum(chunk.output_bytes for chunk in chunks) == 10
+
+
 SOUND: Final = {"data": "A" * 1_600, "transcript": "ja"}
 
 
