@@ -333,6 +333,7 @@ class ReportedUsage(msgspec.Struct):
     # Those of transcriptions.
     input_token_details: Any = None
     seconds: Any = None
+    prompt_audio_seconds: Any = None
     # Cached tokens at Moonshot and Together, DeepSeek, Mistral, and behind proxies.
     cached_tokens: Any = None
     prompt_cache_hit_tokens: Any = None

@@ -8,7 +8,14 @@ from typing import Any, Final
 import msgspec
 
 from catalog.dialects.audio import MOST_MS
-from catalog.dialects.base import Call, InvalidReply, Reply, Untranslatable, read_usage
+from catalog.dialects.base import (
+    Call,
+    InvalidReply,
+    Reply,
+    Untranslatable,
+    read_count,
+    read_usage,
+)
 from catalog.dialects.openai.members import (
     NULL,
     ReportedUsage,
@@ -57,18 +64,29 @@ def _parse_usage(fields: dict[str, msgspec.Raw]) -> Usage | None:
         duration = msgspec.json.decode(fields.get("duration", b"null"))
     except (msgspec.DecodeError, RecursionError):
         return None
-    length = _read_milliseconds(usage.seconds)
-    if length is None:
-        length = _read_milliseconds(duration)
-    tokens = read_usage(
-        usage.input_tokens,
-        usage.output_tokens,
-        audio=find_detail(usage.input_token_details, "audio_tokens"),
-        milliseconds=length,
-    )
+    lengths = map(_read_milliseconds, (usage.seconds, usage.prompt_audio_seconds, duration))
+    length = next((each for each in lengths if each is not None), None)
+    prompt, made = usage.input_tokens, usage.output_tokens
+    audio = find_detail(usage.input_token_details, "audio_tokens")
+    if prompt is None:
+        prompt, made, audio = _read_counts_of_chat(usage)
+    tokens = read_usage(prompt, made, audio=audio, milliseconds=length)
     if tokens is None and length is not None:
         return Usage(prompt=0, completion=0, milliseconds=length)
     return tokens
+
+
+def _read_counts_of_chat(usage: ReportedUsage) -> tuple[int | None, int | None, Any]:
+    """Returns the tokens of prompt, text and sound by chat's names, which Mistral has here too.
+
+    It counts the tokens of the sound in the total alone.
+    """
+    prompt, made = read_count(usage.prompt_tokens), read_count(usage.completion_tokens)
+    audio = find_detail(usage.prompt_tokens_details, "audio_tokens")
+    rest = (read_count(usage.total_tokens) or 0) - (prompt or 0) - (made or 0)
+    if made is None or rest <= 0:
+        return prompt, made, audio
+    return (prompt or 0) + rest, made, audio or rest
 
 
 def _read_milliseconds(seconds: Any) -> int | None:

@@ -335,6 +335,37 @@ def test_a_length_out_of_range_is_read_as_a_long_one() -> None:
     assert usage.milliseconds > 10**8
 
 
+MISTRAL: Final = {
+    "prompt_audio_seconds": 203, "prompt_tokens": 4, "completion_tokens": 635,
+    "total_tokens": 3264,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        (MISTRAL, Usage(2629, 635, audio=2625, milliseconds=203_000)),
+        (
+            {**MISTRAL, "prompt_tokens_details": {"audio_tokens": 2000}},
+            Usage(2629, 635, audio=2000, milliseconds=203_000),
+        ),
+        ({**MISTRAL, "total_tokens": 639}, Usage(4, 635, milliseconds=203_000)),
+        ({"prompt_tokens": 8, "completion_tokens": 4}, Usage(8, 4, milliseconds=5000)),
+        ({"prompt_audio_seconds": 2}, Usage(0, 0, milliseconds=2000)),
+        ({"completion_tokens": 4}, Usage(0, 0, milliseconds=5000)),
+        (
+            {"input_tokens": 8, "output_tokens": 4, "seconds": 3, "total_tokens": 99},
+            Usage(8, 4, milliseconds=3000),
+        ),
+    ],
+)
+def test_the_usage_of_a_transcription_may_have_the_names_of_chat(
+    usage: dict[str, Any], expected: Usage
+) -> None:
+    body = json.dumps({"text": "a", "usage": usage, "duration": 5}).encode()
+    assert openai.parse_reply(Operation.TRANSCRIPTION, body).usage == expected
+
+
 def test_a_call_of_a_response_whose_id_is_no_text_gets_one() -> None:
     item = {"type": "function_call", "call_id": ["a"], "name": "look", "arguments": "{}"}
     parser = openai.native.stream_parser(Operation.CHAT)
