@@ -466,16 +466,38 @@ def parse_usage(fields: dict[str, msgspec.Raw], *, completion: int | None = None
         prompt, made = _complete(prompt, made, usage.total_tokens)
     counted = read_usage(prompt, made, **parts)
     counted = split_writes(counted) if written else counted
-    if counted is not None and counted.reasoning:
+    if counted is None or completion is not None:
+        return counted
+    total = usage.total_tokens
+    if counted.reasoning:
         # Some servers do not count reasoning as part of the completion: the total shows it, or a
         # part that is more than the whole.
         beside = counted.completion + counted.reasoning
-        if (
-            read_count(usage.total_tokens) == counted.prompt + beside
-            or counted.reasoning > counted.completion
-        ):
+        if read_count(total) == counted.prompt + beside or counted.reasoning > counted.completion:
             return replace(counted, completion=beside)
+    elif total is not None and total != counted.prompt + counted.completion:
+        return _add_rest(counted, usage)
     return counted
+
+
+def _add_rest(counted: Usage, usage: ReportedUsage) -> Usage:
+    """Returns a usage with what its total alone shows: Google's thoughts, and Mistral's sound.
+
+    A rest may be anything where the server tells its thoughts or its research, or where it counts
+    parts of the prompt beside it.
+    """
+    rest = (read_count(usage.total_tokens) or 0) - counted.prompt - counted.completion
+    if rest <= 0:
+        return counted
+    if usage.prompt_audio_seconds:
+        return replace(counted, prompt=counted.prompt + rest, audio=counted.audio or rest)
+    written = counted.cache_write + counted.cache_write_1h
+    beside = (counted.cached, written, counted.cached + written, counted.audio)
+    details = usage.completion_tokens_details or usage.output_tokens_details
+    tells = (usage.reasoning_tokens, usage.citation_tokens, usage.searches)
+    if details or rest in beside or any(each is not None for each in tells):
+        return counted
+    return replace(counted, completion=counted.completion + rest, reasoning=rest)
 
 
 def _complete(prompt: Any, made: Any, total: Any) -> tuple[Any, Any]:

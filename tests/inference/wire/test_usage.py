@@ -228,6 +228,26 @@ ROWS: Final = {
     "thoughts beside the completion": chat(
         usage(total_tokens=37, completion_tokens_details=MADE), (30, 7), 44_000,
         more={"reasoning": 3}),
+    "thoughts in the total alone": chat(
+        usage(9, 3, total_tokens=105), (9, 96), 201_000, more={"reasoning": 93}),
+    "thoughts in a total as text": chat(
+        usage(total_tokens="37", completion_tokens_details=None), (30, 7), 44_000,
+        more={"reasoning": 3}),
+    "cached tokens beside the prompt in the total": chat(
+        usage(total_tokens=54, cached_tokens=20), COUNTS, CACHED, more={"reasoning": 0}),
+    "written tokens beside the prompt in the total": chat(
+        usage(total_tokens=54, cache_creation_input_tokens=20), COUNTS, 43_000),
+    "thoughts beside cached tokens, in the total alone": chat(
+        usage(total_tokens=37, prompt_tokens_details={"cached_tokens": 20}), (30, 7), 26_000,
+        more={"reasoning": 3}),
+    "a total above what a server tells of its thoughts": chat(
+        usage(total_tokens=99, completion_tokens_details={"reasoning_tokens": 0}), COUNTS, PLAIN),
+    "a total with the results of searches": chat(
+        usage(total_tokens=99, num_search_queries=0), COUNTS, PLAIN),
+    "a total below its parts": chat(usage(total_tokens=33), COUNTS, PLAIN),
+    "a total that is none": chat(usage(total_tokens="many"), COUNTS, PLAIN),
+    "Mistral's sound in the total alone": chat(
+        usage(4, total_tokens=34, prompt_audio_seconds=2), COUNTS, 90_000, more={"audio": 26}),
     "thoughts at the top": chat(usage(reasoning_tokens=3), COUNTS, PLAIN, more={"reasoning": 3}),
     "audio": chat(usage(prompt_tokens_details={"audio_tokens": 10}), COUNTS, 58_000),
     "cached audio where all is audio": chat(
@@ -292,6 +312,9 @@ ROWS: Final = {
     "texts at the end": Row(stream(delta(), delta("", "stop"), alone("30", "4")), COUNTS, PLAIN),
     "no usage at all": Row(
         stream(delta(), delta("", "stop")), ESTIMATED, ESTIMATE, is_estimated=True),
+    "thoughts in the total alone, streamed": Row(
+        stream(delta(), delta("", "stop"), alone(total_tokens=37)), (30, 7), 44_000,
+        more={"reasoning": 3}),
     "no end mark": Row(stream(delta(), delta("", "stop"), alone(), end=b""), COUNTS, PLAIN),
     "no usage and no end mark": Row(
         stream(delta(), delta("", "stop"), end=b""), ESTIMATED, ESTIMATE, is_estimated=True),
