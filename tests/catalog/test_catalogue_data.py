@@ -272,6 +272,18 @@ def test_endpoints_agree_with_their_model() -> None:
             assert endpoint["max_completion_tokens"] > 0, endpoint
 
 
+def test_grok_lists_no_parameter_that_it_refuses() -> None:
+    """xAI answers 400 to penalties for any model, and to ``stop`` for one that thinks."""
+    refused = {"frequency_penalty", "presence_penalty", "stop"}
+    listed = {
+        (each["model"], name)
+        for each in _endpoints()
+        if each["model"].startswith("x-ai/grok-")
+        for name in refused & {*each["supported_parameters"]}
+    }
+    assert listed == {("x-ai/grok-4.20-non-reasoning-0309", "stop")}
+
+
 def test_zdr_endpoints_belong_to_providers_that_keep_no_prompts() -> None:
     for endpoint in _endpoints():
         if endpoint["zdr"]:
