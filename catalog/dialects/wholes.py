@@ -19,7 +19,7 @@ from catalog.dialects.openai.responses import join_response, split_response
 from catalog.dialects.shared.constraints import restore_names
 from catalog.dialects.shared.raw import first_byte
 from catalog.dialects.shared.reasoning import REASONING_NAMES
-from catalog.dialects.shared.replies import build_end_mark, split_calls
+from catalog.dialects.shared.replies import build_end_mark, build_usage, split_calls
 
 STREAMED: Final = "A plain request was answered with a stream; its events were joined."
 NOT_STREAMED: Final = "A streamed request was answered with one JSON object; it was split."
@@ -93,7 +93,9 @@ def _split_chat(reply: Reply) -> list[Chunk]:
         first.output_bytes, first.characters = reply.output_bytes, reply.characters
         first.pictures, first.sound = reply.pictures, reply.sound
     if reply.usage is not None:
-        fields = {**shared, "choices": [], "usage": reply.fields["usage"]}
+        # Some servers tell it elsewhere.
+        usage = reply.fields.get("usage") or build_usage(reply.usage)
+        fields = {**shared, "choices": [], "usage": usage}
         chunks.append(Chunk(fields=fields, usage=reply.usage, **common))
     return chunks
 
@@ -128,7 +130,8 @@ def join_chat(chunks: Iterable[Chunk]) -> Reply:
         reply.pictures += chunk.pictures
         reply.sound += chunk.sound
         if chunk.usage is not None:
-            reply.usage, fields["usage"] = chunk.usage, chunk.fields["usage"]
+            reply.usage = chunk.usage
+            fields["usage"] = chunk.fields.get("usage") or build_usage(chunk.usage)
         for raw in chunk.repeated_choices or [_encode(chunk.fields.get("choices", []))]:
             for choice in _decode(raw):
                 index = choice.get("index") or 0

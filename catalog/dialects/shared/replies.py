@@ -199,7 +199,7 @@ def build_reply(
         ]
     }
     if usage is not None:
-        fields["usage"] = _usage_members(usage, counts_reasoning=counts_reasoning)
+        fields["usage"] = build_usage(usage, counts_reasoning=counts_reasoning)
     return Reply(
         fields=fields,
         model=model,
@@ -237,7 +237,7 @@ def build_chunk(
         members = {"finish_reason": None} if finish is None else _finish_members(finish)
         fields["choices"].append({"index": index, "delta": delta, **members})
     if usage is not None:
-        fields["usage"] = _usage_members(usage, counts_reasoning=counts_reasoning)
+        fields["usage"] = build_usage(usage, counts_reasoning=counts_reasoning)
     return Chunk(
         fields=fields,
         model=model,
@@ -333,7 +333,8 @@ def _finish_members(finish: Finish) -> dict[str, Any]:
     return {"finish_reason": finish.reason, "native_finish_reason": finish.native}
 
 
-def _usage_members(usage: Usage, *, counts_reasoning: bool) -> msgspec.Raw:
+def build_usage(usage: Usage, *, counts_reasoning: bool = False) -> msgspec.Raw:
+    """Returns the usage of a completion as JSON."""
     sent = {"audio_tokens": usage.audio} if usage.audio else {}
     made = {"audio_tokens": usage.audio_output} if usage.audio_output else {}
     if counts_reasoning or usage.reasoning:

@@ -602,6 +602,25 @@ def test_a_joined_stream_counts_what_its_events_do() -> None:
 
 
 @pytest.mark.parametrize(
+    "elsewhere",
+    [
+        {"timings": {"prompt_n": 3, "predicted_n": 5}},
+        {"x_groq": {"usage": {"prompt_tokens": 3, "completion_tokens": 5}}},
+    ],
+)
+def test_a_usage_at_another_place_is_split_and_joined(elsewhere: dict[str, Any]) -> None:
+    body = {**json.loads(reply()), **elsewhere}
+    del body["usage"]
+    read = openai.parse_reply(Operation.CHAT, json.dumps(body).encode())
+    [told] = [chunk for chunk in split_reply(read, None) if chunk.usage is not None]
+    data = b"".join([delta("H"), delta("\u00e9", "stop", **elsewhere), DONE])
+    joined = join_stream(openai.stream_parser(Operation.CHAT), data, None)
+    assert told.usage == joined.usage == Usage(prompt=3, completion=5)
+    for fields in (told.fields, joined.fields):
+        assert json.loads(bytes(fields["usage"]))["completion_tokens"] == 5
+
+
+@pytest.mark.parametrize(
     ("audio", "sizes"),
     [
         ({"id": "a", "transcript": "ja"}, (2, 0)),
