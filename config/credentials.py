@@ -11,19 +11,23 @@ MAX_CREDENTIAL_LENGTH: Final = 16_384
 # Only a key of this form has a label: four of its characters do not reveal it.
 _SHOWABLE: Final = re.compile(r"[!-~]{16,}")
 _BARE_KEY: Final = re.compile(r"[!-~]{8,4096}")
+# The white space of JSON, and the byte order mark of a file.
+_AROUND_OBJECT: Final = " \t\r\n\ufeff"
 
 
 class Secret:
     """A secret text that does not print itself; only :meth:`reveal` returns the value.
 
-    ``is_object`` says that it is the text of a JSON object, which may state more than a key.
+    ``is_object`` says that it is the text of a JSON object, which may state more than a key. What
+    stands around the object is left out.
     """
 
     __slots__ = ("_value", "is_object")
 
     def __init__(self, value: str) -> None:
-        self._value = value
-        self.is_object = value.startswith("{")
+        bare = value.strip(_AROUND_OBJECT)
+        self.is_object = bare.startswith("{")
+        self._value = bare if self.is_object else value
 
     def reveal(self) -> str:
         return self._value
@@ -71,8 +75,11 @@ def parse_credential(text: str) -> Secret:
     A bare key travels in a header, so it may hold visible ASCII characters only. Raises
     :class:`NotACredential`.
     """
-    if len(text) <= MAX_CREDENTIAL_LENGTH and (_BARE_KEY.fullmatch(text) or _is_json_object(text)):
-        return Secret(text)
+    secret = Secret(text)
+    if len(text) <= MAX_CREDENTIAL_LENGTH and (
+        _BARE_KEY.fullmatch(text) or _is_json_object(secret.reveal())
+    ):
+        return secret
     raise NotACredential
 
 
@@ -92,6 +99,7 @@ def _visible_key(text: str) -> str:
 
 def _is_json_object(text: str) -> bool:
     try:
-        return isinstance(json.loads(text.encode()), dict)
+        text.encode()  # refuses a lone surrogate, which cannot be stored
+        return isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):
         return False

@@ -37,6 +37,14 @@ def read_input(name: str) -> bytes:
         refuse(f"{name}: {exc.strerror}")
 
 
+def read_text(name: str) -> str:
+    """Returns the content of a file, or of standard input for ``-``, without a byte order mark."""
+    try:
+        return read_input(name).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        refuse(f"{'standard input' if name == '-' else name}: not UTF-8")
+
+
 @contextlib.contextmanager
 def open_lines(name: str, terminal: OutputWrapper) -> Iterator[Iterator[bytes]]:
     """Opens the file of that name, or standard input for ``-``, to be read line by line."""

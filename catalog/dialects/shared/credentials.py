@@ -287,7 +287,7 @@ def sensitive_parts(secret: Secret) -> list[str]:
     """Returns the texts that a message must not show: the secret and its sensitive members."""
     text = secret.reveal()
     parts = [text] if text else []
-    if text.startswith("{"):
+    if secret.is_object:
         try:
             members = json.loads(text)
         except (ValueError, RecursionError):

@@ -10,7 +10,7 @@ from django.core.management.base import CommandParser
 from catalog.connecting.asking import FIELDS, ConnectRefused
 from catalog.connecting.connect import ConnectWish, Inspection, StoredConnection
 from config.bulk.commands import JSONCommand
-from config.bulk.files import read_input, refuse
+from config.bulk.files import read_text, refuse
 from config.bulk.problems import ImportRefused
 from config.credentials import NotACredential, Secret, parse_credential
 from endpoints.connecting import connect
@@ -46,7 +46,7 @@ class Command(JSONCommand):
         wish = ConnectWish(
             options["target"],
             secret=_read_key(options),
-            authorities="" if options["ca"] is None else _read_text(options["ca"]),
+            authorities="" if options["ca"] is None else read_text(options["ca"]),
             allows=options["allow"],
             models=[each.strip() for each in (options["models"] or "").split(",") if each.strip()],
         )
@@ -98,7 +98,7 @@ class Command(JSONCommand):
 def _read_key(options: dict[str, Any]) -> Secret | None:
     text = options["key"]
     if options["key_file"] is not None:
-        text = _read_text(options["key_file"])
+        text = read_text(options["key_file"])
     if text is None:
         return None
     if not text.strip():
@@ -107,13 +107,6 @@ def _read_key(options: dict[str, Any]) -> Secret | None:
         return parse_credential(text.strip())
     except NotACredential as exc:
         refuse(f"The key: {exc} A server that asks for none is connected without.")
-
-
-def _read_text(name: str) -> str:
-    try:
-        return read_input(name).decode()
-    except UnicodeDecodeError:
-        refuse(f"{name}: not UTF-8")
 
 
 def _write_curl(model: str, output: str) -> str:

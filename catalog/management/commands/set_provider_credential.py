@@ -9,7 +9,7 @@ from catalog import dialects
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import Provider
 from config.bulk.commands import JSONCommand
-from config.bulk.files import refuse
+from config.bulk.files import read_text, refuse
 from config.credentials import NotACredential, parse_credential
 
 
@@ -26,7 +26,7 @@ class Command(JSONCommand):
             refuse(f"There is no provider {options['provider_slug']!r}; import a catalogue first.")
         if sys.stdin.isatty():
             self.note("Paste the secret, then press Ctrl-D:")
-        text = sys.stdin.read().strip()
+        text = read_text("-").strip()
         try:
             secret = parse_credential(text)
             dialects.check_credential(provider.dialect, secret)

@@ -198,7 +198,7 @@ def test_a_server_with_a_key_needs_it_and_the_right_one(tmp_path: Path) -> None:
             "of this server, and not expired. It says: Invalid API Key"
         )
         file = tmp_path / "key"
-        file.write_text(f"{KEY}\n")
+        file.write_text(f"\ufeff{KEY}\n", "utf-8")  # as an editor of Windows saves it
         found, _ = connect(url_of(server), "--allow", "--key-file", str(file))
         provider = Provider.objects.get()
         assert (found["provider"], found["models"]) == ("vllm", ["vllm/qwen3-8b"])

@@ -444,12 +444,38 @@ def test_set_provider_credential_refuses_a_malformed_credential(
     provider = factories.make_provider("cloud", dialect=dialect, base_url=None)
     good, bad = PROVIDERS[dialect]
     for text in (json.dumps(bad), "a-bare-key-0123456789"):
-        monkeypatch.setattr("sys.stdin", io.StringIO(text))
+        monkeypatch.setattr("sys.stdin", typed(text.encode()))
         with pytest.raises(CommandError, match=r"^The credential"):
             call_command("set_provider_credential", "cloud", stdout=io.StringIO())
         provider.refresh_from_db()
         assert not provider.has_credential
-    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(good, indent=2)))
+    monkeypatch.setattr("sys.stdin", typed(json.dumps(good, indent=2).encode()))
     call_command("set_provider_credential", "cloud", stdout=io.StringIO())
     provider.refresh_from_db()
     assert json.loads(provider.reveal_credential().reveal()) == good
+
+
+def typed(data: bytes) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8")
+
+
+@pytest.mark.parametrize("text", ["sk-of-the-operator-0123456789", '{"api_key": "sk-0123456789"}'])
+def test_set_provider_credential_reads_a_file_as_windows_writes_it(
+    db: None, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    provider = factories.make_provider("acme")
+    monkeypatch.setattr("sys.stdin", typed(f"\ufeff{text}\r\n".encode()))
+    call_command("set_provider_credential", "acme", stdout=io.StringIO())
+    provider.refresh_from_db()
+    assert provider.reveal_credential().reveal() == text
+
+
+def test_set_provider_credential_refuses_what_is_not_utf_8(
+    db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = factories.make_provider("acme")
+    monkeypatch.setattr("sys.stdin", typed("sk-of-the-operator-0123456789".encode("utf-16")))
+    with pytest.raises(CommandError, match=r"^standard input: not UTF-8$"):
+        call_command("set_provider_credential", "acme", stdout=io.StringIO())
+    provider.refresh_from_db()
+    assert not provider.has_credential

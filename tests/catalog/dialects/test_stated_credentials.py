@@ -9,7 +9,7 @@ import pytest
 from rest_framework.test import APIClient
 
 from accounts.models import ByokCredential
-from catalog.dialects import anthropic, gemini, openai
+from catalog.dialects import anthropic, azure, gemini, openai
 from catalog.dialects.base import (
     Call,
     Dialect,
@@ -152,6 +152,24 @@ def test_what_a_credential_states_is_masked(site: Site) -> None:
     assert "token-of-the-proxy-3" not in shown.text
 
 
+@pytest.mark.parametrize("before", ["\ufeff", " ", "\n", "\r\n\t\ufeff "])
+def test_what_stands_around_an_object_makes_no_bare_key_of_it(
+    management: APIClient, before: str
+) -> None:
+    factories.make_provider("cloud", dialect="azure", base_url=None)
+    text = json.dumps(clouds.azure(headers=PROXY, query={"code": "a-secret-value"}))
+    key = f"{before}{text}{before}"
+    answer = management.post("/api/v1/byok", {"provider": "cloud", "key": key})
+    assert answer.status_code == 201
+    stored = ByokCredential.objects.get().reveal()
+    assert stored.reveal() == text
+    told = " ".join((clouds.AZURE_KEY, *PROXY.values(), "a-secret-value"))
+    for secret in (stored, Secret(key)):
+        made = build_stated(azure.build, call_with(secret, base_url=None))
+        assert made.headers.items() >= PROXY.items()
+        assert clean_message(told, secret) == "******** ******** ********"
+
+
 def test_messages_show_neither_values_nor_their_spelling_in_a_url() -> None:
     query = {"code": "a secret/value", "tier": "free"}
     secret = Secret(json.dumps({"headers": {"X-Login": "Token abcdefgh-1"}, "query": query}))
@@ -161,8 +179,8 @@ def test_messages_show_neither_values_nor_their_spelling_in_a_url() -> None:
     assert "secret" not in repr(build_stated(openai.build, call_with(secret)))
 
 
-def call_with(secret: Secret) -> Call:
-    return Call(Operation.CHAT, "https://a.example/v1", "m", secret, {"messages": WORDS})
+def call_with(secret: Secret, base_url: str | None = "https://a.example/v1") -> Call:
+    return Call(Operation.CHAT, base_url, "m", secret, {"messages": WORDS})
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import json
 import logging
 import sys
 from collections.abc import Iterator
-from io import StringIO
+from io import BytesIO, TextIOWrapper
 from typing import Any
 
 import pytest
@@ -85,7 +85,7 @@ def test_a_credential_is_refused_in_every_place(
         pytest.MonkeyPatch.context() as patch,
         pytest.raises(CommandError) as caught,
     ):
-        patch.setattr(sys, "stdin", StringIO(SECRET))
+        patch.setattr(sys, "stdin", TextIOWrapper(BytesIO(SECRET.encode())))
         call_command("set_provider_credential", provider.slug)
     assert MISSING in str(caught.value)
     form = {"slug": provider.slug, "name": provider.name, "dialect": "bedrock", "secret": SECRET}
