@@ -13,14 +13,32 @@ from config.bulk.tables import format_usd
 from config.events.outbox import record_event
 
 
-def grant_or_request(organization_id: uuid.UUID, amount_nano: int, *, by: str, note: str) -> bool:
-    """Grants credits and returns True; above the limit creates a request and returns False."""
+def grant_or_request(
+    organization_id: uuid.UUID,
+    amount_nano: int,
+    *,
+    by: str,
+    note: str,
+    token: uuid.UUID | None = None,
+) -> bool:
+    """Grants credits and returns True; above the limit creates a request and returns False.
+
+    A token is used once: raises :class:`AlreadyGranted` for a second time.
+    """
     limit: int = settings.GRANT_APPROVAL_NANO
     if limit and amount_nano > limit:
         with transaction.atomic():
-            request = GrantRequest.objects.create(
-                organization_id=organization_id, amount_nano=amount_nano, requested_by=by, note=note
+            request, is_new = GrantRequest.objects.get_or_create(
+                pk=token or uuid.uuid4(),
+                defaults={
+                    "organization_id": organization_id,
+                    "amount_nano": amount_nano,
+                    "requested_by": by,
+                    "note": note,
+                },
             )
+            if not is_new:
+                raise ledger.AlreadyGranted
             record_event(
                 "grant.waiting",
                 organization=organization_id,
@@ -31,7 +49,8 @@ def grant_or_request(organization_id: uuid.UUID, amount_nano: int, *, by: str, n
                 },
             )
         return False
-    ledger.grant(organization_id, amount_nano, actor=by, note=note)
+    reference = None if token is None else f"grant:{token}"
+    ledger.grant(organization_id, amount_nano, actor=by, note=note, reference=reference)
     return True
 
 

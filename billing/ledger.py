@@ -27,6 +27,13 @@ SEAL: Final = "leaves"
 _MOST_WRITTEN_OFF: Final = 2**62
 
 
+class AlreadyGranted(Conflict):
+    """A grant was made for the same reference before."""
+
+    error_type = "already_granted"
+    message = "This grant was sent before. Nothing was changed."
+
+
 class NothingToRefund(Conflict):
     """The generation cost no credits, or it was refunded before."""
 
@@ -46,17 +53,31 @@ class TooMuchWrittenOff(Conflict):
     )
 
 
-def grant(organization_id: uuid.UUID, amount_nano: int, *, actor: str, note: str = "") -> Transfer:
-    """Grants credits to an organization; raises :class:`NotFound` if it does not exist."""
+def grant(
+    organization_id: uuid.UUID,
+    amount_nano: int,
+    *,
+    actor: str,
+    note: str = "",
+    reference: str | None = None,
+) -> Transfer:
+    """Grants credits to an organization; raises :class:`NotFound` if it does not exist.
+
+    A reference is granted once: raises :class:`AlreadyGranted` for a second time.
+    """
     if amount_nano <= 0:
         raise InvalidRequest("The amount must be more than zero.")
     with transaction.atomic():
         accounts = _lock_accounts(organization_id, Account.Kind.GRANTS, Account.Kind.CREDITS)
+        grants = Transfer.objects.filter(kind=Transfer.Kind.GRANT)
+        if reference is not None and grants.filter(reference=reference).exists():
+            raise AlreadyGranted
         return _post(
             Transfer.Kind.GRANT,
             debit=accounts[Account.Kind.GRANTS],
             credit=accounts[Account.Kind.CREDITS],
             amount_nano=amount_nano,
+            reference=reference,
             actor=actor,
             note=note,
         )

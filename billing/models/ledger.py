@@ -118,8 +118,8 @@ class Transfer(models.Model):
     """An amount that moves from one account to another; once posted or voided, it never changes.
 
     PENDING → POSTED with ``posted_nano``, at most the amount, or PENDING → VOIDED. A transfer
-    without a hold is created as posted. ``reference`` names the generation of a usage or refund, or
-    the deposit of a deposit; it is unique for each kind.
+    without a hold is created as posted. ``reference`` names the generation of a usage or refund,
+    the deposit of a deposit, or the dialog of a grant; it is unique for each kind.
 
     The table has a partition for each month of generations, by their ids. What has no generation
     lies in the partition for odd rows, for ever.

@@ -25,6 +25,8 @@ from tests.support.factories import Tenant
 from tests.support.governance import make_guardrail
 from tests.support.operators.four_eyes import press, sign_in_with
 
+SENT_BEFORE = "This grant was sent before. Nothing was changed."
+
 
 def url(tenant: Tenant, verb: str = "change") -> str:
     return page(tenant.organization, verb)
@@ -91,6 +93,32 @@ def test_credits_are_granted_in_a_dialog(operator: Client, tenant: Tenant) -> No
         "grant", 1, "operator operator", "for the pilot",
     )  # fmt: skip
     assert audit.find_differences() == []
+
+
+def dialog_of(operator: Client, tenant: Tenant) -> dict[str, str]:
+    """Returns what an open dialog of a grant sends, with an amount."""
+    form = operator.get(url(tenant, "grant")).context["form"]
+    return {"amount": "1", "token": str(form["token"].value())}
+
+
+def test_a_dialog_that_is_sent_twice_grants_once(operator: Client, tenant: Tenant) -> None:
+    form = dialog_of(operator, tenant)
+    said = [messages_of(press(operator, tenant.organization, "grant", **form)) for _ in range(2)]
+    assert said == [["$1 granted to Acme."], [SENT_BEFORE]]
+    assert balance(tenant) == 1_001 * 10**9
+    press(operator, tenant.organization, "grant", **dialog_of(operator, tenant))
+    assert balance(tenant) == 1_002 * 10**9
+    assert audit.find_differences() == []
+
+
+def test_a_dialog_that_is_sent_twice_asks_for_one_approval(
+    settings: Any, operator: Client, tenant: Tenant
+) -> None:
+    settings.GRANT_APPROVAL_NANO = 1
+    form = dialog_of(operator, tenant)
+    said = [messages_of(press(operator, tenant.organization, "grant", **form)) for _ in range(2)]
+    assert said[1] == [SENT_BEFORE]
+    assert GrantRequest.objects.get().amount_nano == 10**9
 
 
 @pytest.mark.parametrize(

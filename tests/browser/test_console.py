@@ -11,6 +11,7 @@ from django.urls import reverse
 from playwright.sync_api import Page
 
 from accounts.models import ApiKey
+from billing.models import Transfer
 from catalog.models import ModelEndpoint
 from config.apps import Role
 from config.console.sign_in import roles
@@ -56,6 +57,24 @@ def test_private_endpoint_is_validated_and_activated_in_dialogs(
     assert "The endpoint is active." in seen[1]
     endpoint.refresh_from_db()
     assert endpoint.status == PrivateEndpoint.Status.ACTIVE
+
+
+def test_a_double_click_sends_a_dialog_once(server: str) -> None:
+    tenant = factories.make_tenant()
+    path = page_path(tenant.organization, "grant")
+    sent: list[str] = []
+
+    def visit(page: Page) -> None:
+        page.on("request", lambda made: sent.extend([made.url] * (made.method == "POST")))
+        page.goto(page_path(tenant.organization))
+        page.get_by_role("link", name="Grant credits").first.click()
+        page.locator("#dialog [name=amount]").fill("5")
+        with page.expect_navigation():
+            page.locator("#dialog button[type=submit]").dblclick()
+
+    assert browse(server, visit) == []
+    assert sent == [f"{server}{path}"]
+    assert Transfer.objects.filter(kind=Transfer.Kind.GRANT, amount_nano=5 * 10**9).count() == 1
 
 
 @pytest.mark.parametrize("width", [1440, 1280, 1024, 390])

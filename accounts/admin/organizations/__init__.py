@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from decimal import Decimal
 from typing import Any
+from uuid import uuid4
 
+from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest
@@ -53,6 +55,8 @@ class GrantDialog(Dialog):
 
     amount = DollarsFormField(label="Amount in USD", help_text="At most nine decimals.")
     note = NoteField(required=False, help_text="The reason. The ledger stores it.")
+    # The dialog's own, so that it grants once, however often it is sent.
+    token = forms.UUIDField(required=False, initial=uuid4, widget=forms.HiddenInput)
 
     def clean_amount(self) -> Decimal:
         amount: Decimal = self.cleaned_data["amount"]
@@ -149,8 +153,14 @@ class OrganizationAdmin(OrganizationColumns):
         """
         nano = int(form.cleaned_data["amount"].scaleb(9))
         amount = nano_dollars(nano)
-        by = actor_of(request)
-        if grants.grant_or_request(organization.pk, nano, by=by, note=form.cleaned_data["note"]):
+        is_granted = grants.grant_or_request(
+            organization.pk,
+            nano,
+            by=actor_of(request),
+            note=form.cleaned_data["note"],
+            token=form.cleaned_data["token"],
+        )
+        if is_granted:
             return messages.SUCCESS, f"{amount} granted to {organization}."
         return (
             messages.WARNING,
