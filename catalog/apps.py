@@ -87,6 +87,7 @@ class CatalogConfig(CausewayApp):
                     "unpriced",
                     "vanished",
                     "new",
+                    "unclear",
                     "change",
                 ),
             ),

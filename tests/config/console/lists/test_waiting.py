@@ -15,6 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from billing.models import GrantRequest
+from catalog.models import CatalogProposal
 from config.apps import Role, declarations
 from config.clocks.leases import Lease
 from config.console.lists.waiting import Inbox
@@ -121,6 +122,15 @@ def test_every_declaration_leads_to_a_list_that_takes_it(operator: Client) -> No
         page = operator.get(f"/admin/{label.replace('.', '/')}/", waiting.query)
         assert page.status_code == 200, (label, waiting.query)
         assert page.context["cl"].count_text == "0"
+
+
+@pytest.mark.parametrize("reason", CatalogProposal.Reason.values)
+def test_a_proposal_of_each_reason_waits_for_somebody(
+    operator: Client, tenant: Tenant, reason: str
+) -> None:
+    model, provider = factories.make_model(), factories.make_provider()
+    make_proposal(factories.make_endpoint(model, provider), reason=reason)
+    assert list(counts(operator).values()) == ["1"]
 
 
 def test_nobody_is_asked_to_approve_what_they_asked_for(tenant: Tenant) -> None:
