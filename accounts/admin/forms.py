@@ -64,8 +64,8 @@ def nano_of(dollars: Decimal | None) -> int | None:
 
 
 def initial_workspace(tenant_id: UUID) -> dict[str, Any]:
-    """Returns the default workspace of an organization, as the initial value of a form."""
-    rows = Workspace.objects.filter(organization_id=tenant_id, is_default=True)
+    """Returns the default workspace of an organization, if present, as the initial value."""
+    rows = Workspace.objects.for_organization(tenant_id).filter(is_default=True)
     return {"workspace": rows.values_list("pk", flat=True).first()}
 
 

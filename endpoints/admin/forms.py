@@ -62,7 +62,9 @@ class ValidateDialog(Dialog):
         super().__init__(*args, **kwargs)
         field: Any = self.fields["workspace"]
         endpoint_id = parse_uuid(self.object_id)
-        rows = Workspace.objects.filter(organization__private_endpoints=endpoint_id)
+        rows = Workspace.objects.filter(
+            organization__private_endpoints=endpoint_id, deleted_at=None
+        )
         field.queryset = rows.order_by("-is_default", "name")
         field.label_from_instance = lambda workspace: workspace.name
 

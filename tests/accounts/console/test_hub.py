@@ -120,6 +120,17 @@ def test_a_row_that_is_added_from_a_tab_belongs_to_the_organization(
     assert titles(answer)[0] == "Overview"
 
 
+@pytest.mark.parametrize("model", ["apikey", "guardrail", "preset", "broadcastdestination"])
+def test_a_deleted_default_workspace_is_not_chosen_for_a_new_row(
+    operator: Client, tenant: Tenant, model: str
+) -> None:
+    tenant.workspace.close(confirm_default=True)
+    narrowed = urlencode({"organization__id__exact": str(tenant.organization.pk)})
+    path = reverse(f"admin:accounts_{model}_add")
+    answer = operator.get(path, {"_changelist_filters": narrowed})
+    assert answer.context["adminform"].form.initial["workspace"] is None
+
+
 def test_the_list_links_its_add_button_to_the_organization(
     operator: Client, tenant: Tenant
 ) -> None:

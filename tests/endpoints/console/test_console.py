@@ -16,6 +16,7 @@ from endpoints.models import PrivateEndpoint, Validation
 from tests.support import factories
 from tests.support.console import SECRET, SUBMIT, fingerprint, listing, messages_of, page
 from tests.support.factories import Tenant
+from tests.support.governance import make_workspace
 from tests.support.operators.four_eyes import press
 from tests.support.simulator.server import Simulator
 
@@ -44,6 +45,16 @@ def test_add_private_endpoint_creates_a_draft(operator: Client, tenant: Tenant) 
     assert (endpoint.status, endpoint.base_url) == ("draft", "https://llm.example.com/v1")
     assert (endpoint.declared_zdr, endpoint.declared_region) == (True, "europe")
     assert endpoint.price.price.text("prompt") == "0.000003"
+
+
+def test_a_dialog_offers_the_workspaces_that_are_not_deleted(
+    operator: Client, tenant: Tenant
+) -> None:
+    endpoint = factories.make_draft(tenant, factories.make_model(), factories.make_provider())
+    other = make_workspace(tenant.organization)
+    tenant.workspace.close(confirm_default=True)
+    form = operator.get(page(endpoint, "validate")).context["form"]
+    assert list(form.fields["workspace"].queryset) == [other]
 
 
 def test_add_private_endpoint_accepts_a_negotiated_price(operator: Client, tenant: Tenant) -> None:
