@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from datetime import date
 from typing import Annotated, Any, Final
 
@@ -21,7 +21,7 @@ from catalog.pricing.contract import (
     render_lines,
     render_pricing,
 )
-from config.api.text import NOT_STORABLE
+from config.api.text import NOT_STORABLE, iter_texts
 from config.egress.addresses import ANYWHERE, EgressPolicy, InvalidURL, parse_base_url
 from config.egress.rules import MOST_SECONDS, TimeLimits
 from config.models import time_columns
@@ -156,20 +156,8 @@ def find_model_problems(row: ModelRow) -> list[str]:
     return [
         f"{name}: must not contain NUL"
         for name in ("default_parameters", "per_request_limits")
-        if any(NOT_STORABLE.search(text) for text in _iter_texts(getattr(row, name)))
+        if any(NOT_STORABLE.search(text) for text in iter_texts(getattr(row, name)))
     ]
-
-
-def _iter_texts(value: Any) -> Iterator[str]:
-    """Yields the strings of a JSON value, including the names of members."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for pair in value.items():
-            yield from _iter_texts(pair)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _iter_texts(item)
 
 
 def find_endpoint_problems(row: EndpointRow) -> list[str]:

@@ -77,7 +77,9 @@ class ModelEndpointForm(ConsoleForm):
 
     def clean_abilities(self) -> dict[str, Any]:
         """Refuses members that a catalogue file may not have either."""
-        given = self.cleaned_data["abilities"] or {}
+        given = self.cleaned_data["abilities"]
+        if given is None:
+            return {}
         if not isinstance(given, dict):
             raise forms.ValidationError("Must be a JSON object.")
         try:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 from uuid import UUID
 
@@ -40,6 +40,19 @@ def plain_digits(value: Decimal) -> str:
     """Returns plain decimal digits: ``0.0000005``, not ``5E-7``; ``1.5`` for ``1.50``."""
     text = format(value, "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def iter_texts(value: Any) -> Iterator[str]:
+    """Yields the strings of a JSON value, including the names of members."""
+    rest = [value]
+    while rest:
+        match rest.pop():
+            case str() as text:
+                yield text
+            case dict() as members:
+                rest += [*members, *members.values()]
+            case list() | tuple() as items:
+                rest += items
 
 
 def is_utf8_path(raw_path: bytes) -> bool:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from django import forms
 from django.contrib.postgres.forms import SimpleArrayField
 from django.core.exceptions import ValidationError
 
 from config.api.errors import GatewayError
-from config.api.text import CONTROL_CHARACTERS, plain_digits
+from config.api.scanning import BoundExceeded, Bounds, NumberOutOfRange, scan
+from config.api.text import CONTROL_CHARACTERS, NOT_STORABLE, iter_texts, plain_digits
 from config.changes.proposals import find_differences
 from config.console.formatting import digest, shift_digits
 from config.console.unfold import ModelForm, PasswordWidget, TextareaWidget, TextWidget
@@ -100,8 +101,40 @@ class TokenRateField(RateFormField):
         )
 
 
+# What a form may hold: deeper values could be read, and not be written again.
+_BOUNDS: Final = Bounds(depth=32, containers=10_000, members=10_000, values=100_000, numbers=True)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+class _StorableDecoder(json.JSONDecoder):
+    """Reads JSON that PostgreSQL can store; raises ``JSONDecodeError`` for any other text."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{**kwargs, "parse_constant": _refuse_constant})
+
+    def decode(self, s: str, *args: Any) -> Any:
+        try:
+            scan(s.encode(), _BOUNDS, may_repeat=True)
+            value = super().decode(s, *args)
+        except (BoundExceeded, NumberOutOfRange, ValueError):
+            raise json.JSONDecodeError("cannot be stored", s, 0) from None
+        if any(map(NOT_STORABLE.search, iter_texts(value))):
+            raise json.JSONDecodeError("cannot be stored", s, 0)
+        return value
+
+
 class EmptyJsonField(forms.JSONField):
-    """Takes JSON; it is empty without a value, where Django's shows ``null``."""
+    """Takes JSON that can be stored; it is empty without a value, where Django's shows ``null``."""
+
+    default_error_messages = {
+        "invalid": "Enter valid JSON: no NaN or Infinity, no text with NUL, and at most 32 levels."
+    }
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{**kwargs, "decoder": _StorableDecoder})
 
     def prepare_value(self, value: Any) -> Any:
         return "" if value is None else super().prepare_value(value)

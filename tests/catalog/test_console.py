@@ -13,7 +13,7 @@ from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
 from config.credentials import Secret
 from endpoints.models import PrivateEndpoint
 from tests.support import factories
-from tests.support.console import SECRET, change, fingerprint, listing, page
+from tests.support.console import SECRET, change, fingerprint, listing, page, read_form
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
 
@@ -128,6 +128,51 @@ def test_change_model_refuses_a_time_outside_seconds(
     text = "Must be a Unix time in seconds, not in milliseconds."
     assert errors_of(response)["created"] == [text]
     assert fingerprint() == before
+
+
+def send_changed(operator: Client, row: Any, **changes: str) -> Any:
+    """Sends the form of a page with other values in some of its fields."""
+    shown = read_form(operator.get(page(row)).context["adminform"].form)
+    return operator.post(page(row), {**shown, **changes})
+
+
+NOT_STORED = {
+    "no number": '{"temperature": NaN}',
+    "a number without an end": '{"temperature": 1e400}',
+    "too many digits": f'{{"seed": {"9" * 5_000}}}',
+    "NUL": '{"stop": "\\u0000"}',
+    "half of a pair": '{"\\ud800": 1}',
+    "too deep": f'{{"a": {"[" * 32}{"]" * 32}}}',
+    "no end": "[" * 5_000,
+}
+
+
+@pytest.mark.parametrize("case", NOT_STORED)
+def test_json_that_cannot_be_stored_is_refused_and_shown_again(
+    operator: Client, db: None, case: str
+) -> None:
+    model, text = factories.make_model(), NOT_STORED[case]
+    before = fingerprint()
+    response = send_changed(operator, model, default_parameters=text)
+    [error] = errors_of(response)["default_parameters"]
+    assert error.startswith("Enter valid JSON")
+    assert response.context["adminform"].form["default_parameters"].value() == text
+    assert fingerprint() == before
+
+
+def test_json_of_a_model_is_stored_as_it_was_entered(operator: Client, db: None) -> None:
+    model = factories.make_model()
+    text = '{"temperature": 0.7, "stop": ["\\ud83d\\ude00"]}'
+    assert send_changed(operator, model, default_parameters=text).status_code == 302
+    model.refresh_from_db()
+    assert model.default_parameters == {"temperature": 0.7, "stop": ["😀"]}
+
+
+@pytest.mark.parametrize("text", ["[]", '""', "0", "[1]"])
+def test_abilities_of_an_endpoint_must_be_an_object(operator: Client, db: None, text: str) -> None:
+    endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
+    response = send_changed(operator, endpoint, abilities=text)
+    assert errors_of(response) == {"abilities": ["Must be a JSON object."]}
 
 
 def test_pages_show_models_with_any_stored_time(operator: Client, db: None) -> None:
