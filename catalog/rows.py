@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date
 from typing import Annotated, Any, Final
 
 import msgspec
+from django.db.models import Model
 
 from catalog.abilities import UNSTATED, Abilities, dump, find_problem, read_abilities
 from catalog.capabilities import StatedCapabilities, assume_capabilities
@@ -36,6 +37,13 @@ _ANY_POLICY: Final = EgressPolicy(allowed_networks=ANYWHERE)
 _PLAIN: Final = r"^[^\x00-\x1f\x7f-\x9f]*\Z"
 _PATH: Final = r"^[^/\s\x00-\x1f\x7f-\x9f]+/[^\s\x00-\x1f\x7f-\x9f]+\Z"
 _ADDRESS: Final = r"^https?://[^\s\x00-\x1f\x7f-\x9f]+\Z"
+_LETTERS: Final = r"^[A-Z]{2}\Z"
+# What a person reads who has entered something else.
+_SAYINGS: Final = {
+    repr(_PATH): "Must be AUTHOR/NAME, without spaces.",
+    repr(_ADDRESS): "Must begin with https:// or http://, and have no spaces.",
+    repr(_LETTERS): "Must be the two capital letters of a country, such as US.",
+}
 
 _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=255, pattern=_PLAIN)]
 _Word = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=_PLAIN)]
@@ -46,7 +54,7 @@ _Path = Annotated[str, msgspec.Meta(pattern=_PATH, max_length=255)]
 _Count = Annotated[int, msgspec.Meta(ge=1, le=10**15)]
 _Limit = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 _Seconds = Annotated[int, msgspec.Meta(ge=1, le=MOST_SECONDS)]
-_Country = Annotated[str, msgspec.Meta(pattern=r"^[A-Z]{2}\Z")]
+_Country = Annotated[str, msgspec.Meta(pattern=_LETTERS)]
 _URL = Annotated[str, msgspec.Meta(pattern=_ADDRESS, max_length=2048)]
 
 
@@ -189,6 +197,33 @@ _ENDPOINT: Final = (
     "context_length", "max_completion_tokens", "quantization", "is_moderated", "zdr",
     "supported_parameters",
 )  # fmt: skip
+
+
+def _types_of(shape: type[msgspec.Struct], names: Iterable[str]) -> dict[str, Any]:
+    types = {each.name: each.type for each in msgspec.structs.fields(shape)}
+    return {name: types[name] for name in names}
+
+
+_LIMITS: Final = ("requests_per_minute", "tokens_per_minute")
+_COLUMNS: Final[Mapping[type[Model], Mapping[str, Any]]] = {
+    Provider: _types_of(ProviderRow, (*_PROVIDER, *_PROVIDER_FACTS, "datacenters", *_LIMITS)),
+    LanguageModel: {
+        "slug": _Path,
+        **_types_of(ModelRow, (*_MODEL, *_MODEL_FACTS)),
+        **_types_of(_Architecture, _ARCHITECTURE),
+    },
+    ModelEndpoint: _types_of(EndpointRow, ("upstream_model_id", "region", *_ENDPOINT)),
+}
+
+
+def find_column_problem(model: type[Model], column: str, value: Any) -> str:
+    """Returns why no row of a file could have a value in a column; empty if one could."""
+    try:
+        msgspec.convert(value, _COLUMNS[model].get(column, Any))
+    except msgspec.ValidationError as exc:
+        text = str(exc)
+        return next((said for pattern, said in _SAYINGS.items() if pattern in text), text)
+    return ""
 
 
 def _take(holder: Any, names: Iterable[str]) -> dict[str, Any]:

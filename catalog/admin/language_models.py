@@ -7,16 +7,16 @@ from datetime import UTC, datetime
 from django.contrib import admin
 from django.core.exceptions import ValidationError
 
-from catalog.admin.uploads import CatalogueAdmin
+from catalog.admin.uploads import CatalogueAdmin, CatalogueRowForm
 from catalog.models import LanguageModel
 from catalog.rows import LATEST
-from config.console.forms import RECORD, ConsoleForm, part
+from config.console.forms import RECORD, part
 from config.console.unfold import display
 from inference.reports.usage import subjects
 from inference.reports.usage.panel import show_usage
 
 
-class LanguageModelForm(ConsoleForm):
+class LanguageModelForm(CatalogueRowForm):
     class Meta:
         labels = {"is_listed": "Listed"}
 

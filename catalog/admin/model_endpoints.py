@@ -16,7 +16,7 @@ from catalog.abilities import UNSTATED, InvalidAbilities, change, dump, find_pro
 from catalog.admin.connecting import ON_PROVIDER
 from catalog.admin.prices import PRICING, edit_price
 from catalog.admin.rates import render_rates, render_rules
-from catalog.admin.uploads import CatalogueAdmin
+from catalog.admin.uploads import CatalogueAdmin, CatalogueRowForm
 from catalog.connecting.connect import try_endpoints
 from catalog.models import ModelEndpoint, PriceVersion
 from catalog.pricing import RATES, Price
@@ -26,7 +26,7 @@ from config.changes.pages import describe_field
 from config.changes.proposals import PRICE
 from config.console.actions import Message, transition
 from config.console.formatting import per_million
-from config.console.forms import ConsoleForm, RateFormField, TokenRateField, part
+from config.console.forms import RateFormField, TokenRateField, part
 from config.console.unfold import column, display
 from config.models import TIME_COLUMNS
 from inference.reports.usage import subjects
@@ -48,7 +48,7 @@ _LIMITS: Final = (
 )  # fmt: skip
 
 
-class ModelEndpointForm(ConsoleForm):
+class ModelEndpointForm(CatalogueRowForm):
     """Takes an endpoint with its rates; changed rates become a new price version."""
 
     class Meta:

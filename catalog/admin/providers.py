@@ -13,7 +13,7 @@ from django.http import HttpRequest
 
 from catalog import dialects
 from catalog.admin.connecting import ON_PROVIDER, connect
-from catalog.admin.uploads import CatalogueAdmin
+from catalog.admin.uploads import CatalogueAdmin, CatalogueRowForm
 from catalog.connecting.connect import try_endpoints
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import CredentialRefusal, DialectName, Provider
@@ -21,7 +21,7 @@ from config.api.errors import GatewayError
 from config.changes.kinds import ChangeKind, FourEyes
 from config.clocks.clock import clock
 from config.clocks.writing import write_time
-from config.console.forms import RECORD, ConsoleForm, SecretFormField, part
+from config.console.forms import RECORD, SecretFormField, part
 from config.console.lists.filters import make_filter
 from config.console.unfold import column, display
 from config.credentials import NO_SECRET
@@ -32,7 +32,7 @@ from inference.reports.usage.panel import show_usage
 from inference.routing.pacing import oldest_pace
 
 
-class ProviderForm(ConsoleForm):
+class ProviderForm(CatalogueRowForm):
     class Meta:
         labels = {
             "base_url": "Base URL",

@@ -10,11 +10,13 @@ from django.http import HttpRequest
 
 from catalog import imports
 from catalog.models import Provider
+from catalog.rows import find_column_problem
 from config.bulk.problems import Problems
 from config.bulk.report import Report, RowListener
 from config.changes.kinds import ChangeKind
 from config.console.actions import Message, bulk_action, transition
 from config.console.base import ConsoleAdmin
+from config.console.forms import ConsoleForm
 from config.console.unfold import display
 from config.console.uploads import BulkFile, Upload
 from inference.reports.usage.consequences import foresee_all_off, foresee_off
@@ -31,6 +33,19 @@ def _require_hosts(catalog: imports.Catalog) -> None:
         if provider is not None and (refusal := provider.explain_stay(row.dialect, row.base_url)):
             problems.add_at(f"the provider {row.slug}", refusal)
     problems.raise_if_any()
+
+
+class CatalogueRowForm(ConsoleForm):
+    """Takes no new value that a catalogue file could not have: its export could not be imported."""
+
+    def clean(self) -> dict[str, Any]:
+        cleaned = super().clean()
+        for name in self.changed_data:
+            if name in cleaned and (
+                problem := find_column_problem(self._meta.model, name, cleaned[name])
+            ):
+                self.add_error(name, problem)
+        return cleaned
 
 
 class CatalogueFile(BulkFile):

@@ -9,6 +9,7 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 
 from accounts.models import ByokCredential
+from catalog import imports
 from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
 from config.credentials import Secret
 from endpoints.models import PrivateEndpoint
@@ -173,6 +174,56 @@ def test_abilities_of_an_endpoint_must_be_an_object(operator: Client, db: None, 
     endpoint = factories.make_endpoint(factories.make_model(), factories.make_provider())
     response = send_changed(operator, endpoint, abilities=text)
     assert errors_of(response) == {"abilities": ["Must be a JSON object."]}
+
+
+COUNTRY = "Must be the two capital letters of a country, such as US."
+ADDRESS = "Must begin with https:// or http://, and have no spaces."
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value", "message"),
+    [
+        (Provider, "headquarters", "us", COUNTRY),
+        (Provider, "datacenters", "US,de", COUNTRY),
+        (Provider, "privacy_policy_url", "ftp://a.example/terms", ADDRESS),
+        (Provider, "terms_of_service_url", "ftp://a.example/terms", ADDRESS),
+        (Provider, "status_page_url", "ftp://a.example/status", ADDRESS),
+        (Provider, "tokens_per_minute", "3000000000", "Expected `int` <= 2147483647"),
+        (LanguageModel, "slug", "falcon", "Must be AUTHOR/NAME, without spaces."),
+        (LanguageModel, "context_length", "0", "Expected `int` >= 1"),
+        (LanguageModel, "default_parameters", "[1]", "Expected `object | null`, got `array`"),
+        (LanguageModel, "per_request_limits", "5", "Expected `object | null`, got `int`"),
+        (ModelEndpoint, "context_length", "0", "Expected `int` >= 1"),
+        (ModelEndpoint, "max_completion_tokens", "0", "Expected `int` >= 1"),
+    ],
+)
+def test_what_no_catalogue_file_could_have_is_refused(
+    operator: Client, db: None, kind: type[Any], field: str, value: str, message: str
+) -> None:
+    factories.make_endpoint(factories.make_model(), factories.make_provider())
+    row = kind.objects.get()
+    before = fingerprint()
+    assert errors_of(send_changed(operator, row, **{field: value})) == {field: [message]}
+    assert fingerprint() == before
+
+
+def test_a_new_model_needs_the_name_of_its_author(operator: Client, db: None) -> None:
+    form = read_form(operator.get(listing(LanguageModel, "add")).context["adminform"].form)
+    form |= {"name": "Falcon", "slug": "acme/falcon", "canonical_slug": "falcon", "created": "0"}
+    form |= {"input_modalities": "text", "output_modalities": "text"}
+    with snapshots.unchanged():
+        refused = operator.post(listing(LanguageModel, "add"), form)
+    assert errors_of(refused) == {"canonical_slug": ["Must be AUTHOR/NAME, without spaces."]}
+    form["canonical_slug"] = "acme/falcon-1"
+    assert operator.post(listing(LanguageModel, "add"), form).status_code == 302
+    assert imports.parse(imports.export()[0]).models[0].id == "acme/falcon"
+
+
+def test_a_value_that_was_stored_before_may_stay(operator: Client, db: None) -> None:
+    model = factories.make_model("falcon")
+    assert send_changed(operator, model, name="Falcon").status_code == 302
+    model.refresh_from_db()
+    assert (model.slug, model.name) == ("falcon", "Falcon")
 
 
 def test_pages_show_models_with_any_stored_time(operator: Client, db: None) -> None:
