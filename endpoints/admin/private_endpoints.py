@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final
 
@@ -32,6 +32,7 @@ from config.console.actions import Message, bulk_action, report, transition
 from config.console.base import ConsoleAdmin
 from config.console.formatting import label_renderer, per_million
 from config.console.forms import part
+from config.console.lists.filters import make_filter
 from config.console.unfold import column, display
 from config.console.uploads import BulkFile, Upload
 from config.models import TIME_COLUMNS
@@ -101,6 +102,26 @@ _BY_STATUS: Final[dict[str, set[str]]] = {
         "remove",
     },
 }  # fmt: skip
+
+
+def _with_status(status: str) -> Callable[[Any], Any]:
+    return lambda rows: rows.filter(status=status, deleted_at=None)
+
+
+# A deleted row keeps its status and its drift, which count no more.
+EndpointStatusFilter = make_filter(
+    "status",
+    "status__exact",
+    {
+        **{str(status): (str(status.label), _with_status(status)) for status in Status},
+        "deleted": (_KEPT, lambda rows: rows.exclude(deleted_at=None)),
+    },
+)
+DriftFilter = make_filter(
+    "drift",
+    "drifted_at__isnull",
+    {"False": ("drifted", lambda rows: rows.filter(drifted_at__isnull=False, deleted_at=None))},
+)
 _OPERATE: Final = "endpoints.change_privateendpoint"
 _REMOVE: Final = "endpoints.delete_privateendpoint"
 _DELETION: Final = FourEyes((ChangeKind.DELETIONS,), _REMOVE)
@@ -137,8 +158,9 @@ class PrivateEndpointAdmin(ConsoleAdmin):
         "price",
         "validation",
     )
-    list_filter = ("status", UnderReviewFilter, "declared_region", "provider")
-    linked_lookups = (*ConsoleAdmin.linked_lookups, "drifted_at__isnull")
+    list_filter = (
+        EndpointStatusFilter, DriftFilter, UnderReviewFilter, "declared_region", "provider",
+    )  # fmt: skip
     search_fields = ("model__name", "model__slug", "provider_name", "upstream_model_id")
     uuid_search_fields = ("id", "organization_id")
     ordering = ("-created_at", "-id")

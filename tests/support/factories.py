@@ -305,6 +305,13 @@ def turn_back(meter_of: ApiKey | Workspace, day: date) -> None:
     assert Meter.objects.filter(subject_id=meter_of.pk).update(day=day) == 1
 
 
+def keep_deleted(tenant: Tenant, model: LanguageModel, provider: Provider) -> PrivateEndpoint:
+    """An endpoint that was active and drifted, and whose deletion keeps its model private."""
+    endpoint, now = make_draft(tenant, model, provider, upstream_model_id="gone"), timezone.now()
+    change(endpoint, status="active", activated_at=now, drifted_at=now, deleted_at=now)
+    return endpoint
+
+
 def make_active(
     tenant: Tenant, model: LanguageModel, provider: Provider, *, base_url: str, **fields: Any
 ) -> PrivateEndpoint:

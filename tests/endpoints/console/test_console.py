@@ -319,8 +319,10 @@ def test_a_model_stays_private_until_it_is_released(
     shown = operator.get(page(active))
     assert "deleted, stays private until released" in shown.content.decode()
     assert [action["title"] for action in shown.context["actions_detail"]] == ["Release"]
+    for query, rows in (("", [active]), ("deleted", [active]), ("active", [])):
+        listed = operator.get(listing(PrivateEndpoint), {"status__exact": query} if query else {})
+        assert list(listed.context["cl"].result_list) == rows
     listed = operator.get(listing(PrivateEndpoint))
-    assert list(listed.context["cl"].result_list) == [active]
     assert "deleted, stays private until released" in listed.content.decode()
     response = operator.post(page(active, "release"), SUBMIT, follow=True)
     assert messages_of(response) == [f"{active.model} is not private any more."]

@@ -143,6 +143,7 @@ def test_numbers_link_to_the_lists_that_they_count(operator: Client, tenant: Ten
     factories.make_validation(draft, credential)
     drifted = factories.make_draft(tenant, model, provider, upstream_model_id="other")
     PrivateEndpoint.objects.filter(pk=drifted.pk).update(drifted_at=timezone.now())
+    factories.keep_deleted(tenant, model, provider)
     make(tenant, timezone.now(), private_endpoint=draft, end_user="ann & co", cost_nano=5)
     make(tenant, timezone.now(), status="failed", model="acme/eagle")
     shown = home(operator)

@@ -96,8 +96,10 @@ def test_each_role_sees_what_it_may_decide(
 
 
 def test_each_task_leads_to_the_rows_that_it_counts(
-    waiting: dict[str, Any], operator: Client
+    waiting: dict[str, Any], operator: Client, tenant: Tenant
 ) -> None:
+    drifted = waiting["endpoints.privateendpoint"]
+    factories.keep_deleted(tenant, drifted.model, drifted.provider)
     GrantRequest.objects.create(
         organization=waiting["accounts.organization"], amount_nano=1, requested_by="operator ann",
         status="declined", decided_at=timezone.now(),
