@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -86,11 +87,14 @@ class Catalog:
 
 
 def parse(data: bytes) -> Catalog:
-    """Parses a catalogue file; raises :class:`ImportRefused` with its problems."""
+    """Parses a catalogue file; raises :class:`ImportRefused` with its problems.
+
+    A byte order mark, with which editors of Windows save it, is left out.
+    """
     problems = Problems()
     file = _File()
     try:
-        file = msgspec.json.decode(data, type=_File)
+        file = msgspec.json.decode(data.removeprefix(codecs.BOM_UTF8), type=_File)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         problems.add_at("not a catalogue file", str(exc))
     problems.raise_if_any()

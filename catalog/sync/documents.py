@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from decimal import Context, Decimal, InvalidOperation
@@ -41,8 +42,10 @@ def read_json(data: bytes) -> dict[str, Any]:
 def read_value(data: bytes) -> Any:
     """Returns the JSON value of a document; its fractions are decimals, digit by digit.
 
-    Raises :class:`UnreadableList`, also for a document that would cost too much to decode.
+    A byte order mark is left out. Raises :class:`UnreadableList`, also for a document that would
+    cost too much to decode.
     """
+    data = data.removeprefix(codecs.BOM_UTF8)
     try:
         scan(data, _BOUNDS)
         return json.loads(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import json
 import ssl
@@ -83,6 +84,13 @@ def test_import_of_an_export_changes_nothing(db: None) -> None:
     assert (report.created, report.updated, report.unchanged) == (NONE, NONE, counts)
     assert snapshots.everything() == before
     assert imports.export() == (data, counts)
+
+
+def test_an_export_that_an_editor_has_marked_changes_nothing(db: None) -> None:
+    load(SMALL)
+    data, counts = imports.export()
+    report = imports.apply(imports.parse(codecs.BOM_UTF8 + data))
+    assert (report.created, report.updated, report.unchanged) == (NONE, NONE, counts)
 
 
 def test_export_contains_every_field(db: None) -> None:

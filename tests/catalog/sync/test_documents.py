@@ -90,6 +90,12 @@ def test_a_document_that_is_no_list_is_refused(data: bytes, problem: str) -> Non
     assert str(caught.value) == problem
 
 
+def test_a_document_may_begin_with_a_byte_order_mark() -> None:
+    assert read_json(b'\xef\xbb\xbf{"a": 1.50}') == {"a": Decimal("1.50")}
+    with pytest.raises(UnreadableList):
+        read_json(b"\xef\xbb\xbf" * 2 + b"{}")
+
+
 def test_a_document_that_repeats_a_key_or_is_too_deep_is_refused() -> None:
     for data in (b'{"a": 1, "a": 2}', b'{"a": ' + b"[" * 30 + b"]" * 30 + b"}"):
         with pytest.raises(UnreadableList, match=r"^The list cannot be read: it has "):
