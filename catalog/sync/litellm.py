@@ -14,6 +14,7 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from catalog.dialects.shared.searches import WEB_SEARCH_OPTIONS
 from catalog.pricing.contract import CHEAPEST_IMAGE
 from catalog.pricing.rules import DAYS
 from catalog.sync.documents import InvalidRow
@@ -34,7 +35,8 @@ from config.api.text import plain_digits
 class _Provider(NamedTuple):
     """A provider of the map: our slug, the prefixes of its keys, the author of its models.
 
-    ``adds`` is put before a name; ``searches_always`` says that each request pays one search.
+    ``adds`` is put before a name; ``searches_always`` says that each request pays one search, and
+    ``usual_search`` is the size of a search that a request names none for.
     ``grounds_requests`` says that a request pays once for all its searches, unless its row names
     another unit. ``cached`` is the share of the prompt's rate that a cached token costs where a row
     does not state its rate; 0 where such a token costs as much as the others.
@@ -45,6 +47,7 @@ class _Provider(NamedTuple):
     author: str = ""
     adds: str = ""
     searches_always: bool = False
+    usual_search: str = "medium"
     grounds_requests: bool = False
     cached: Decimal = Decimal(0)
 
@@ -76,7 +79,9 @@ PROVIDERS: Final[Mapping[str, _Provider]] = {
     "moonshot": _Provider("moonshotai", ("moonshot/",), "moonshotai"),
     "zai": _Provider("z-ai", ("zai/",), "z-ai"),
     "minimax": _Provider("minimax", ("minimax/",), "minimax"),
-    "perplexity": _Provider("perplexity", ("perplexity/",), searches_always=True),
+    "perplexity": _Provider(
+        "perplexity", ("perplexity/",), searches_always=True, usual_search="low"
+    ),
     "groq": _Provider("groq", ("groq/",)),
     "cerebras": _Provider("cerebras", ("cerebras/",)),
     "sambanova": _Provider("sambanova", ("sambanova/",)),
@@ -104,6 +109,10 @@ OUTPUTS: Final[Mapping[str, str]] = {
 # sell agents or models of other providers by it.
 _RESPONSES: Final = "responses"
 _RESPONSES_PROVIDERS: Final = frozenset(("openai", "azure"))
+# OpenAI's models of chat that search at each request, and whose usage counts no search. Others
+# state the price of a search too.
+_SEARCHER: Final = re.compile(r"-search-(?:preview|api)\b")
+_SEARCH_COST: Final = "search_context_cost_per_query"
 _RATES: Final[Mapping[str, str]] = {
     "input_cost_per_token": "prompt",
     "output_cost_per_token": "completion",
@@ -153,7 +162,7 @@ _REPEATED: Final = frozenset(
 )  # fmt: skip
 # Members besides rates of which a price is made.
 _MEMBERS: Final = frozenset(
-    ("tiered_pricing", "off_peak_pricing", "search_context_cost_per_query",
+    ("tiered_pricing", "off_peak_pricing", _SEARCH_COST,
      "input_cost_per_second", "output_cost_per_second", "input_cost_per_character",
      "output_cost_per_character", "input_cost_per_image_token", _CACHE_HIT)
 )  # fmt: skip
@@ -206,7 +215,12 @@ def _make_offer(name: str, row: Mapping[str, Any], as_of: date) -> ListOffer | N
         upstream = upstream.removeprefix(prefix)
     if provider.adds and "/" not in upstream:
         upstream = provider.adds + upstream
+    is_searcher = provider.slug in _RESPONSES_PROVIDERS and _SEARCHER.search(upstream) is not None
+    if is_searcher:
+        provider = provider._replace(searches_always=True)
     pricing, lines, left = _read_pricing(row, provider)
+    if is_searcher and "request" not in pricing:
+        left.append(_SEARCH_COST)
     is_free = not lines and not _costs(pricing)
     context = read_count(row, "max_input_tokens") or read_count(row, "max_tokens")
     return ListOffer(
@@ -243,6 +257,7 @@ def _describe(
     parameters = [
         name for flag, names in _PARAMETERS.items() if row.get(flag) is True for name in names
     ]
+    parameters += [WEB_SEARCH_OPTIONS] if provider.searches_always else []
     speaks_responses = row.get("mode") == _RESPONSES
     capabilities = {"capabilities": {"native_format": "responses"}} if speaks_responses else {}
     return capabilities | describe_model(
@@ -331,11 +346,10 @@ def _is_rate(key: str) -> bool:
 
 def _read_search(row: Mapping[str, Any], provider: _Provider) -> str | None:
     """Returns the rate of a search of the usual size; ``None`` if there is none."""
-    search = row.get("search_context_cost_per_query")
+    search = row.get(_SEARCH_COST)
     if not isinstance(search, dict):
         return None
-    size = "low" if provider.searches_always else "medium"
-    rate = read_rate(search, f"search_context_size_{size}")
+    rate = read_rate(search, f"search_context_size_{provider.usual_search}")
     return None if rate == "0" else rate
 
 

@@ -534,6 +534,49 @@ def test_litellm_searches_at_every_request_of_perplexity() -> None:
     assert "web_search" not in offer.pricing
 
 
+SEARCH_SIZES = {
+    f"search_context_size_{size}": rate
+    for size, rate in (("low", 0.03), ("medium", 0.035), ("high", 0.05))
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "members", "request_rate", "search_rate", "uncharged"),
+    [
+        ("gpt-4o-search-preview", SEARCH_SIZES, "0.035", None, ()),
+        ("azure/gpt-4o-search-preview", SEARCH_SIZES, "0.035", None, ()),
+        # A row of such a model that states no price of its searches.
+        ("gpt-4o-search-preview-2025-03-11", None, None, None, ("search_context_cost_per_query",)),
+        ("gpt-5-search-api", None, None, None, ("search_context_cost_per_query",)),
+        # A model that searches where it is told to, if at all.
+        ("gpt-4o-mini-2024-07-18", SEARCH_SIZES, None, "0.035", ()),
+        ("o3-deep-research", None, None, None, ()),
+    ],
+)
+def test_litellm_searches_at_every_request_of_openais_models_that_always_search(
+    key: str,
+    members: dict[str, float] | None,
+    request_rate: str | None,
+    search_rate: str | None,
+    uncharged: tuple[str, ...],
+) -> None:
+    offer = read_row(
+        key,
+        "azure" if key.startswith("azure/") else "openai",
+        supports_function_calling=True,
+        search_context_cost_per_query=members,
+        **raw(input_cost_per_token="2.5e-06", output_cost_per_token="1e-05"),
+    )
+    rates = {"request": request_rate, "web_search": search_rate}
+    assert {name: offer.pricing.get(name) for name in rates} == rates
+    assert (offer.lines, offer.uncharged) == ((), uncharged)
+    if offer.model is not None:
+        is_searcher = request_rate is not None or bool(uncharged)
+        searches = ["web_search_options"] if is_searcher else []
+        parameters = ["max_tokens", "tools", "tool_choice", *searches]
+        assert offer.model["supported_parameters"] == parameters
+
+
 @pytest.mark.parametrize(
     ("provider", "members", "pricing", "lines"),
     [
