@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from catalog.abilities import DECLARABLE, Abilities
 from catalog.capabilities import UNDESCRIBED, Capabilities, NativeFormat
 from catalog.dialects.base import Dialect, NativeBody, Untranslatable
-from catalog.dialects.openai.abilities import has_word, read_wish
+from catalog.dialects.openai.abilities import find_budget, has_word, read_wish
 from catalog.dialects.shared import constraints, searches
 from catalog.dialects.shared.constraints import Constraints
 from catalog.dialects.shared.credentials import InvalidCredential
@@ -176,6 +176,23 @@ def tells_thinking(
         # The common format has the effort alone.
         return wish.effort not in (None, "none")
     return _is_translated(name, capabilities) or has_word(wish, abilities.reasoning, listed)
+
+
+def find_thinking_budget(
+    name: str | None,
+    capabilities: Capabilities,
+    abilities: Abilities,
+    listed: Set[str] | None,
+    fields: Mapping[str, Any],
+) -> int | None:
+    """Returns the most tokens of a thought that a provider is told of; ``None`` without a number.
+
+    ``fields`` are those of a request of chat that the dialect gets. Other formats than OpenAI's
+    count thoughts towards the bound of an answer, so their numbers bound nothing beside it.
+    """
+    if _is_translated(name, capabilities):
+        return None
+    return find_budget(fields, abilities.reasoning, listed)
 
 
 def _is_translated(name: str | None, capabilities: Capabilities) -> bool:

@@ -88,7 +88,7 @@ def find_bounds(request: InferenceRequest, candidate: Candidate) -> UsageBounds:
     has_sound = not is_written or "audio" in request.outputs
     counts = request.text_counts
     if request.media or counts is not None or route.limits is not UNSTATED_LIMITS:
-        text, media, thought = _bound_tokens(request, route)
+        text, media, thought = _bound_tokens(request, candidate)
     price = route.price
     if request.server_tools is NO_TOOLS and not price.rules:
         return UsageBounds(text + media, media, thought, pieces, has_sound)
@@ -109,11 +109,12 @@ def find_bounds(request: InferenceRequest, candidate: Candidate) -> UsageBounds:
     return UsageBounds(text + media, media, thought, pieces, has_sound)
 
 
-def _bound_tokens(request: InferenceRequest, route: Route) -> tuple[int, int, int]:
-    """Returns the most tokens of the text, of the media and of one thought at an endpoint.
+def _bound_tokens(request: InferenceRequest, candidate: Candidate) -> tuple[int, int, int]:
+    """Returns the most tokens of the text, of the media and of one thought at a candidate.
 
-    No provider takes or thinks more than the context of its model.
+    No provider takes or thinks more than the context of its model, or than it is told.
     """
+    route = candidate.route
     limits = route.limits
     text = limits.bound_text(
         request.prompt_bound, request.messages or request.choices, request.tool_count
@@ -123,7 +124,7 @@ def _bound_tokens(request: InferenceRequest, route: Route) -> tuple[int, int, in
     media, thought = sum(map(limits.media.bound, request.media)), limits.thought
     if route.context_length is not None:
         media, thought = min(media, route.context_length), min(thought, route.context_length)
-    if thought and (budget := request.thinking_budget) is not None:
+    if thought and (budget := candidate.find_thinking_budget(request)) is not None:
         thought = budget
     return text, media, thought
 

@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from catalog.dialects.base import NativeBody, Operation, read_count
+from catalog.dialects.base import NativeBody, Operation
 from catalog.dialects.shared.multipart import FormPart
 from catalog.dialects.shared.raw import ESCAPE, is_empty, spell
 from catalog.dialects.shared.searches import SEARCH_FIELDS
@@ -66,17 +66,6 @@ _FILE: Final = re.compile(rb'"%b"\s*:\s*"[^"]' % spell("file_id"))
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.Encoder().encode
 _NO_PREFERENCES: Final = ProviderPreferences()
-
-
-class _Thinking(msgspec.Struct):
-    thinking_budget: Any = None
-    reasoning: Any = None
-
-
-_BUDGETS: Final = frozenset(("thinking_budget", "reasoning"))
-# No thought is longer, as no answer is.
-_MOST_THOUGHT: Final = 100_000_000
-_decode_thinking = msgspec.json.Decoder(_Thinking).decode
 
 
 class InferenceRequest(msgspec.Struct, frozen=True):
@@ -196,23 +185,6 @@ class InferenceRequest(msgspec.Struct, frozen=True):
             output_images=allowed.output_images,
             image_variant=least.image_variant,
         )
-
-    @property
-    def thinking_budget(self) -> int | None:
-        """The most tokens of a thought that the request allows; ``None`` if it does not say.
-
-        A number below zero says nothing: some providers take -1 for a thought of any length.
-        """
-        try:
-            budget = _decode_thinking(
-                _encode({name: self.fields[name] for name in _BUDGETS & self.fields.keys()})
-            )
-        except msgspec.DecodeError:
-            return None
-        nested = budget.reasoning.get("max_tokens") if isinstance(budget.reasoning, dict) else None
-        counts = map(read_count, (budget.thinking_budget, nested))
-        most = max((each for each in counts if each is not None), default=None)
-        return None if most is None else min(most, _MOST_THOUGHT)
 
     @property
     def text(self) -> TextCounts:

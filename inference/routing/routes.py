@@ -39,6 +39,8 @@ from inference.routing.pacing import Pace
 
 # The name of the lifetime of a cached prefix that the provider is not told of.
 LIFETIME: Final = "cache_control.ttl"
+# The fields that say how long a model may think.
+_THOUGHTS: Final = EFFORTS | {"thinking_budget"}
 # Regions that name no place. The region that a credential declares replaces them.
 _UNPLACED_REGIONS: Final = (None, "global")
 _PLACED_REGIONS: Final = ("europe", "us")
@@ -332,6 +334,24 @@ class Candidate:
         if not most or self.native_of(request) is not None:
             return 0
         return most * request.allowed.searches
+
+    def find_thinking_budget(self, request: InferenceRequest) -> int | None:
+        """Returns the most tokens of a thought that the provider is told of.
+
+        ``None`` means that it is told of no number, or perhaps of another one: by an option of the
+        provider, or in the caller's own format.
+        """
+        if not _THOUGHTS.isdisjoint(self.options or ()) or self.native_of(request) is not None:
+            return None
+        fields = request.fields
+        told = {name: fields[name] for name in _THOUGHTS & fields.keys()}
+        for name in EFFORTS & told.keys():
+            if not self.is_told(request, name):
+                del told[name]
+        route = self.route
+        return dialects.find_thinking_budget(
+            route.dialect, route.capabilities, route.abilities, route.listed_parameters, told
+        )
 
     def shortens_caches(self, request: InferenceRequest) -> bool:
         """Returns whether cached prefixes stay for minutes, because an hour has no rate."""

@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 import msgspec
 
 from catalog.abilities import BUDGETS, Abilities, Effort, Reasoning
-from catalog.dialects.base import Untranslatable
+from catalog.dialects.base import Untranslatable, read_count
 from catalog.dialects.shared.raw import decode_list, first_byte, read_text
 
 # The efforts from the least thinking to the most.
@@ -17,6 +17,10 @@ _EFFORTS: Final[tuple[str, ...]] = get_args(Effort)
 _COMMON: Final = ("low", "medium", "high")
 _SYSTEM: Final = frozenset(("system", "developer"))
 _LEAD: Final = "\n\n"
+# The fields that say how many tokens a thought may have.
+_NUMBERS: Final = frozenset(("thinking_budget", "reasoning"))
+# No thought is longer, as no answer is.
+_MOST_THOUGHT: Final = 100_000_000
 _encode = msgspec.json.Encoder().encode
 
 
@@ -37,6 +41,14 @@ class Wish(msgspec.Struct):
 
 
 _decode_reasoning = msgspec.json.Decoder(Wish | None).decode
+
+
+class _Numbers(msgspec.Struct):
+    thinking_budget: Any = None
+    reasoning: Any = None
+
+
+_decode_numbers = msgspec.json.Decoder(_Numbers).decode
 
 
 def read_wish(fields: Mapping[str, Any]) -> Wish:
@@ -92,6 +104,30 @@ def write_switch(fields: dict[str, Any], wish: Wish, stated: Reasoning) -> None:
         case "none":
             if not is_on:
                 raise Untranslatable("reasoning: The thinking of this model cannot be turned off.")
+
+
+def find_budget(
+    fields: Mapping[str, Any], stated: Reasoning, listed: Set[str] | None
+) -> int | None:
+    """Returns the most tokens of a thought that an endpoint is sent; ``None`` without a number.
+
+    ``listed`` are the parameters that it lists, or ``None`` without a list: ``reasoning`` itself is
+    sent without one alone, and where no switch takes its place. A number below zero says nothing:
+    some providers take -1 for a thought of any length.
+    """
+    sent = {name: fields[name] for name in _NUMBERS & fields.keys()}
+    if stated.switch is not None or listed is not None:
+        sent.pop("reasoning", None)
+    try:
+        if stated.switch is not None:
+            write_switch(sent, read_wish(fields), stated)
+        told = _decode_numbers(_encode(sent))
+    except (Untranslatable, msgspec.DecodeError):
+        return None  # refused, or not a number
+    nested = told.reasoning.get("max_tokens") if isinstance(told.reasoning, dict) else None
+    counts = map(read_count, (told.thinking_budget, nested))
+    most = max((each for each in counts if each is not None), default=None)
+    return None if most is None else min(most, _MOST_THOUGHT)
 
 
 def choose_effort(wish: Wish) -> str | None:

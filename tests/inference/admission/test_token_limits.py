@@ -5,13 +5,16 @@ from __future__ import annotations
 import base64
 import json
 import struct
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any, Final
 
+import msgspec
 import pytest
 
-from catalog.abilities import MediaBound, TokenBound
-from catalog.dialects.base import Operation, Reply
+from catalog import dialects
+from catalog.abilities import MediaBound, TokenBound, read_abilities
+from catalog.dialects.base import Operation, Reply, Untranslatable
 from catalog.pricing import Price, Usage
 from catalog.tokens import Medium, find_family, find_limits
 from inference.admission.estimate import (
@@ -20,6 +23,7 @@ from inference.admission.estimate import (
     find_bounds,
     worst_case_nano,
 )
+from inference.exchange.attempts import build_call
 from inference.exchange.tally import Tally
 from inference.requests.messages.native import parse_message
 from inference.requests.parsing import InferenceRequest, parse
@@ -31,6 +35,7 @@ from tests.support.inference.routes import candidate as candidate_at
 
 PRICE: Final = Price(Decimal("0.000001"), Decimal("0.000002"))
 UNSTATED: Final = TokenBound()
+BESIDE: Final = TokenBound(thoughts_beside=True, longest_thought=2_000)
 THAI: Final = "สวัสดีครับ วันนี้อากาศดีมาก ไปเที่ยวทะเลกันเถอะ " * 20
 
 
@@ -242,7 +247,7 @@ def test_a_thought_beside_the_limit_is_held_and_believed(
 ) -> None:
     """An amount that pays for less output still pays for the thought."""
     request = chat(max_tokens=16, n=2, **fields)
-    beside = candidate(TokenBound(thoughts_beside=True, longest_thought=2_000))
+    beside = candidate(BESIDE)
     within = worst_case_nano(request, candidate())
     assert worst_case_nano(request, beside) == within + 2 * 2_000 * thought
     assert affordable_tokens(request, beside, within + 2 * 2_000 * thought - 1) == 15
@@ -253,6 +258,88 @@ def test_a_thought_beside_the_limit_is_held_and_believed(
     tally.add(Reply({}, None, usage, "stop", output_bytes=1))
     assert tally.count().usage == usage
     assert tally.find_claim() is None
+
+
+NUMBER: Final = {"reasoning": {"max_tokens": 300}}
+PLAIN: Final = {"thinking_budget": 300}
+HIGH: Final = {"reasoning": {"effort": "high"}}
+LISTS: Final = frozenset(("max_tokens", "reasoning"))
+
+
+def sent(request: InferenceRequest, served: Candidate) -> dict[str, Any]:
+    """Returns the body that the candidate gets."""
+    dialect = dialects.get(served.route.dialect or "")
+    assert dialect is not None
+    built = dialect.build(build_call(served, request, None, None))
+    body: dict[str, Any] = json.loads(built.body or b"")
+    return body
+
+
+@pytest.mark.parametrize(
+    ("switch", "fields", "budget"),
+    [
+        *((switch, NUMBER, None) for switch in ("reasoning_effort", "thinking.type", "none")),
+        ("enable_thinking", {"reasoning": {"max_tokens": 1}}, None),
+        # A field that no switch writes passes as it is.
+        *((switch, PLAIN, 300) for switch in ("enable_thinking", "thinking_budget", "none")),
+        ("enable_thinking", {**PLAIN, "reasoning": {"max_tokens": 1}}, 300),
+        ("thinking_budget", NUMBER, 300),
+        ("thinking_budget", {"reasoning": {"enabled": False}}, 0),
+        # The switch takes the place of the caller's own field, if it says a number.
+        ("thinking_budget", {"thinking_budget": 1, **HIGH}, 16_384),
+        ("thinking_budget", {"thinking_budget": 1, "reasoning_effort": "low"}, 4_096),
+        ("thinking_budget", {"thinking_budget": 1, "reasoning": {"effort": "max"}}, 1),
+        ("thinking_budget", {"reasoning": {"effort": "max"}}, None),
+        # Some servers take this for a thought of any length.
+        ("thinking_budget", {"thinking_budget": 1, "reasoning": {"max_tokens": -1}}, -1),
+    ],
+)
+def test_a_thought_is_bounded_by_the_number_that_is_sent(
+    switch: str, fields: dict[str, Any], budget: int | None
+) -> None:
+    abilities = read_abilities({"reasoning": {"switch": switch}})
+    request, served = chat(max_tokens=16, **fields), candidate(BESIDE, abilities=abilities)
+    body = sent(request, served)
+    assert body.get("thinking_budget") == budget
+    assert "reasoning" not in body
+    assert find_bounds(request, served).thought == (2_000 if budget in (None, -1) else budget)
+
+
+@pytest.mark.parametrize("reasoning", [{"enabled": False}, {"max_tokens": "300"}])
+def test_a_number_beside_a_wish_that_is_refused_bounds_nothing(reasoning: dict[str, Any]) -> None:
+    served = candidate(BESIDE, abilities=read_abilities({"reasoning": {"switch": "none"}}))
+    request = chat(**PLAIN, reasoning=reasoning)
+    with pytest.raises(Untranslatable):
+        sent(request, served)
+    assert find_bounds(request, served).thought == 2_000
+
+
+@pytest.mark.parametrize(
+    ("fields", "route", "thought"),
+    [
+        # An endpoint with a list gets an effort in the place of a number.
+        (NUMBER, {"supported_parameters": LISTS, "listed_parameters": LISTS}, 2_000),
+        (PLAIN, {"supported_parameters": LISTS, "listed_parameters": LISTS}, 300),
+        (NUMBER, {"supported_parameters": frozenset(("max_tokens",))}, 2_000),
+        (NUMBER, {"supported_parameters": LISTS}, 300),
+        # Other formats count thoughts towards the bound of an answer.
+        (NUMBER, {"dialect": "gemini"}, 2_000),
+        (PLAIN, {"dialect": "gemini"}, 2_000),
+    ],
+)
+def test_a_number_that_an_endpoint_does_not_get_bounds_no_thought(
+    fields: dict[str, Any], route: dict[str, Any], thought: int
+) -> None:
+    assert find_bounds(chat(**fields), candidate(BESIDE, **route)).thought == thought
+
+
+@pytest.mark.parametrize("options", [{"thinking_budget": 9_000}, HIGH, {"reasoning_effort": "low"}])
+def test_the_options_of_a_provider_may_replace_the_number(options: dict[str, Any]) -> None:
+    raw = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in options.items()}
+    request, served = chat(**PLAIN, **NUMBER), candidate(BESIDE)
+    assert find_bounds(request, served).thought == 300
+    assert find_bounds(request, replace(served, options={"seed": raw})).thought == 300
+    assert find_bounds(request, replace(served, options=raw)).thought == 2_000
 
 
 AUDIO: Final = read_pricing(
