@@ -17,6 +17,7 @@ from catalog.dialects.base import Chunk, InvalidReply, InvalidStream, Reply, Unu
 from catalog.dialects.shared.images.pictures import is_base64, sniff
 from catalog.dialects.shared.raw import first_byte, is_null
 from catalog.pricing import Usage
+from catalog.pricing.usage import COMPLETION_PARTS, PROMPT_PARTS
 
 PARTIAL: Final = "image_generation.partial_image"
 COMPLETED: Final = "image_generation.completed"
@@ -27,6 +28,9 @@ _IMAGE_BYTES: Final = 4 * IMAGE_TOKENS
 _PARTIAL_BYTES: Final = 4 * 100
 # OpenAI sends at most three partial images of each image.
 _PARTIALS: Final = 3
+# The tokens that the images of one stream share, and those that each has of its own.
+_SHARED: Final = ("prompt", *PROMPT_PARTS)
+_OWN: Final = ("completion", *COMPLETION_PARTS)
 _DATA_URL: Final = b'"data:'
 _MARK: Final = b";base64,"
 _encode = msgspec.json.Encoder().encode
@@ -126,13 +130,14 @@ class ImageEvents:
     at its end if there is at least one.
     """
 
-    __slots__ = ("_images", "_most", "_partials", "_usage")
+    __slots__ = ("_images", "_least", "_most", "_partials", "_usage")
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._images = self._partials = 0
-        # The largest usage so far: one beside an image may count only that image.
+        # The usage of all images so far, and the fewest tokens that an event has counted for them.
         self._usage: Usage | None = None
+        self._least = 0
 
     @property
     def images(self) -> int:
@@ -154,11 +159,7 @@ class ImageEvents:
         self._images += 1
         if self._images > self._most:
             raise InvalidStream(f"It has more than {self._most} images.")
-        known = self._usage
-        if known is not None and (
-            usage is None or usage.prompt + usage.completion < known.prompt + known.completion
-        ):
-            usage = known
+        usage = self._add_up(usage)
         if usage is not None:
             self._usage = usage = replace(usage, output_images=self._images)
         return Chunk(
@@ -169,6 +170,28 @@ class ImageEvents:
             has_choices=True,
             upstream_id=upstream_id,
         )
+
+    def _add_up(self, usage: Usage | None) -> Usage | None:
+        """Returns the usage of all images so far, with that of one more event.
+
+        OpenAI's events count the tokens of their own image, and the prompt that all images share.
+        Where an event has at least half as many tokens more than all before it as the smallest one
+        had, it counts them all. An event may also count nothing.
+        """
+        known, least = self._usage, self._least
+        if usage is None:
+            return known
+        if usage.completion:
+            self._least = min(least or usage.completion, usage.completion)
+        if known is None:
+            return usage
+        if usage.completion and 2 * (usage.completion - known.completion) < least:
+            both = known, usage
+            shared = {name: max(getattr(each, name) for each in both) for name in _SHARED}
+            own = {name: sum(getattr(each, name) for each in both) for name in _OWN}
+            return replace(usage, **shared, **own)
+        is_less = usage.prompt + usage.completion < known.prompt + known.completion
+        return known if is_less else usage
 
     def end(self) -> list[Chunk]:
         """Returns the end mark, or nothing when no image is complete."""

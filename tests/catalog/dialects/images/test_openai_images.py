@@ -311,6 +311,40 @@ def test_the_usage_counts_the_images_so_far() -> None:
 
 
 @pytest.mark.parametrize(
+    ("counts", "charged"),
+    [
+        # Each event counts its own image, and all of them the same prompt.
+        ((4160, 4160), 8320),
+        ((4160, 4160, 4160), 12_480),
+        ((372, 272, 472), 1_116),
+        # Each event counts all images so far.
+        ((4160, 8320, 12_480), 12_480),
+        ((4160, 8120), 8_120),
+        # Only one of them counts, or one counts nothing.
+        ((None, None, 8320), 8_320),
+        ((4160, None), 4_160),
+        ((4160, None, 4160), 8_320),
+        ((4160, 0, 4160), 8_320),
+    ],
+)
+def test_the_usages_of_several_images_add_up(counts: tuple[int | None, ...], charged: int) -> None:
+    usages = [
+        None if count is None else {**USAGE, "output_tokens": count, "output_tokens_details": None}
+        for count in counts
+    ]
+    events = [event("image_generation.completed", usage=usage) for usage in usages]
+    *_, last, end = chunks_of(*events, images=len(counts))
+    assert end.is_done
+    assert last.usage == Usage(
+        250,
+        charged,
+        image_prompt=200,
+        image_output=charged,
+        output_images=len(counts),
+    )
+
+
+@pytest.mark.parametrize(
     "events",
     [
         (),
