@@ -171,7 +171,7 @@ def test_a_long_base_url_is_shown_whole(stored: dict[str, Any]) -> None:
             ["Search, unasked: – → $0.005 per search", "Most units of search unasked: – → 60"],
         ),
         ({"input_cache_read": "0.0000001"}, [], ["Cache read: – → $0.1 per million (-90 %)"]),
-        ({"discount": 0.25}, [], ["Discount: – → 25 %"]),
+        ({"discount": 0.25}, [], ["Discount: – → 25 % (-25 %)"]),
         (
             {},
             [{"billable": "image", "unit": "image", "variant": "1024x1024/high", "price": "0.167"}],
@@ -229,6 +229,37 @@ def test_a_leap_of_a_price_is_a_risk(
     stored["endpoints"][0]["pricing"] |= pricing
     [row] = plan_of(stored)
     assert row.risks == risks
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "percent", "risk"),
+    [
+        ("0.5", "0.1", "80", ""),
+        ("0.9", "0.99", "-90", "a tenth of the price or less"),
+        ("0.99", "0.9", "900", "10 times the price or more"),
+        (None, "1", "-100", "becomes free"),
+        ("1", "0.5", None, "was free"),
+        ("1", None, None, "was free"),
+        ("0.5", None, "100", ""),
+    ],
+)
+def test_a_discount_is_a_rise_or_a_fall_of_what_it_leaves(
+    old: str | None, new: str | None, percent: str | None, risk: str
+) -> None:
+    [change] = find_changes({"pricing": {"discount": old}}, {"pricing": {"discount": new}})
+    assert change.percent == (None if percent is None else Decimal(percent))
+    assert change.risk == risk
+    rises = percent is None or Decimal(percent) > 20
+    assert (change.rises_above(Decimal(20)), change.falls_far) == (
+        rises,
+        percent in ("-90", "-100"),
+    )
+
+
+@pytest.mark.parametrize("equal", [("0.2500000000", "0.25"), (None, "0"), ("0.0000000000", None)])
+def test_equal_discounts_are_no_change(equal: tuple[str | None, str | None]) -> None:
+    old, new = ({"pricing": {"discount": each}} for each in equal)
+    assert find_changes(old, new) == []
 
 
 def test_a_new_endpoint_that_costs_nothing_is_said_to_be_free(stored: dict[str, Any]) -> None:

@@ -25,6 +25,8 @@ _OTHERWISE: Final = {
     "audio_output": "completion",
     "image_token": "completion",
 }
+# The share that is taken off every rate: what it leaves of them is compared.
+_DISCOUNT: Final = f"{RATES}discount"
 _FALL: Final = -90
 # A rate that is ten times as high has risen by 900 percent.
 _LEAP: Final = 900
@@ -46,8 +48,9 @@ class Change(NamedTuple):
     """The old and the new value of one column, as texts; ``None`` where there is none.
 
     ``percent`` is the rise of a rate, with its sign; ``None`` for other columns, and for a rate
-    that was 0. Where a rate is not stated, the one that applies instead counts: without a rate for
-    cached tokens, they cost what the others do. ``values`` are those of a list or an object, of
+    that was 0. That of a discount is the rise of what it leaves of every rate. Where a rate is not
+    stated, the one that applies instead counts: without a rate for cached tokens, they cost what
+    the others do. ``values`` are those of a list or an object, of
     which people see the entries that change if it is long.
     """
 
@@ -94,10 +97,8 @@ class Change(NamedTuple):
         """The reason to look twice before the change is applied; empty for an ordinary change."""
         if not self.is_rate:
             return VANISHES if (self.column, self.new) == ("is_listed", "no") else ""
-        if self.column == f"{RATES}discount":
-            return ""
         if self.percent is None:
-            return _WAS_FREE if _number(self.new) > 0 else ""
+            return _WAS_FREE if _worth(self.column, self.new) > 0 else ""
         if self.percent == -_HUNDRED:
             return _BECOMES_FREE
         if self.percent >= _LEAP:
@@ -114,7 +115,7 @@ class Change(NamedTuple):
         """Returns whether a rate rises by more than ``limit`` percent."""
         if not self.is_rate:
             return False
-        return _number(self.new) > 0 if self.percent is None else self.percent > limit
+        return _worth(self.column, self.new) > 0 if self.percent is None else self.percent > limit
 
     @property
     def falls_far(self) -> bool:
@@ -157,8 +158,8 @@ def _make_change(
     old, new = before.get(column), after.get(column)
     if not column.startswith(RATES):
         return Change(column, old, new)
-    start = _number(_applied(column, before))
-    end = _number(_applied(column, after))
+    start = _worth(column, _applied(column, before))
+    end = _worth(column, _applied(column, after))
     if not start:
         return Change(column, old, new)
     # Rounded away from zero: what is above a limit stays above it.
@@ -183,9 +184,16 @@ def _is_different(column: str, old: str | None, new: str | None) -> bool:
 
     A rate that is 0 equals one that is not stated, unless another one applies in its place.
     """
+    if column == _DISCOUNT:
+        return _number(old) != _number(new)
     base, _, condition = column.partition(" ")
     nothing = (None,) if condition or base.removeprefix(RATES) in _OTHERWISE else (None, "0")
     return old != new and not (old in nothing and new in nothing)
+
+
+def _worth(column: str, text: str | None) -> Decimal:
+    """Returns what a rate costs, or the share of every rate that a discount leaves."""
+    return 1 - _number(text) if column == _DISCOUNT else _number(text)
 
 
 def _number(text: str | None) -> Decimal:

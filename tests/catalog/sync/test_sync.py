@@ -435,6 +435,34 @@ def test_openrouter_brings_its_provider_and_its_models(db: None, tmp_path: Path)
     assert (made.context_length, made.max_completion_tokens) == (2000, 700)
 
 
+@pytest.mark.parametrize(
+    ("discounts", "reason", "discount"),
+    [
+        # Every rate is 1.8 times as high, a tenth, or a half.
+        ((0.5, 0.1), "rise", "0.5"),
+        ((0.5, None), "rise", "0.5"),
+        ((0.9, 0.99), "fall", "0.9"),
+        ((None, 0.5), None, "0.5"),
+        ((0.25, 0.25), None, "0.25"),
+        ((0.25, 0.2), None, "0.2"),
+    ],
+)
+def test_a_discount_is_compared_by_what_it_leaves(
+    db: None,
+    tmp_path: Path,
+    discounts: tuple[float | None, float | None],
+    reason: str | None,
+    discount: str,
+) -> None:
+    for each in discounts:
+        pricing = FALCON["pricing"] | ({} if each is None else {"discount": each})
+        report = read_list(tmp_path, "openrouter", {"data": [FALCON | {"pricing": pricing}]})
+    changed = reason is None and discounts[0] != discounts[1]
+    assert report["updated"] == (ONE if changed else NONE)
+    assert waiting() == ([] if reason is None else [(reason, ["pricing.discount"])])
+    assert plain_digits(ModelEndpoint.objects.get().price.price.discount) == discount
+
+
 def test_variants_of_a_model_do_not_take_its_name(db: None, tmp_path: Path) -> None:
     document = {"data": [FALCON, FALCON | {"id": "acme/falcon-9:extended"}]}
     read_list(tmp_path, "openrouter", document)
