@@ -608,7 +608,9 @@ class Exchange:
         self._urgent_bytes = output_bytes + _JOURNALLED_BYTES
         estimate = self._tally.estimate()
         tokens = estimate.prompt, estimate.completion if output_bytes else 0
-        return Progress(self.generation_id, *[min(max(each, 0), MOST_COUNT) for each in tokens])
+        prompt, completion = [min(max(each, 0), MOST_COUNT) for each in tokens]
+        units = self._tally.find_units(estimate)
+        return Progress(self.generation_id, prompt, completion, units)
 
     def count_roughly(self, error: Exception) -> None:
         """Reports, once, that the generation cannot be measured; its bytes count from now on.

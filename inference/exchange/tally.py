@@ -27,6 +27,8 @@ from inference.routing.routes import Candidate
 _COUNTS: Final = tuple(name for name in Usage.__struct_fields__ if name != "image_variant")
 # The bytes of a token of text in any language, of which nothing else is known.
 _TOKEN_BYTES: Final = 4
+# What an answer of chat may have beside text, which its request does not say.
+_MADE: Final = ("audio_output", "output_images")
 # What a provider may do by itself before it answers.
 _OWN_WAYS: Final = ("searches", "citations", "research")
 
@@ -491,6 +493,13 @@ class Tally:
                 usage, output_images=min(self._pictures, self._allowance.pieces.output_images)
             )
         return usage
+
+    def find_units(self, estimate: Usage) -> dict[str, int] | None:
+        """Returns the sound and the pictures of an estimated chat; ``None`` for text alone."""
+        if not OPERATIONS[self._request.operation].is_written:
+            return None
+        usage = self.complete(estimate)
+        return {name: count for name in _MADE if (count := getattr(usage, name))} or None
 
     def _calculate(self, candidate: Candidate, usage: Usage) -> Cost:
         upstream_nano = cost_nano(candidate.route.price, self.complete(usage), self.at)

@@ -120,7 +120,14 @@ def _demand_nothing(request: Any) -> Demands:
 
 
 def _estimate(prompt: int, completion: int, known: Usage) -> Usage:
-    return Usage(prompt, completion, searches=known.searches)
+    """Returns the usage of a text, with the sound and the pictures that a chat has journalled."""
+    return Usage(
+        prompt,
+        completion,
+        searches=known.searches,
+        audio_output=min(known.audio_output, completion),
+        output_images=known.output_images,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

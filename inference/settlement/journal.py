@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -55,15 +55,17 @@ GAP_SECONDS: Final = 10.0
 _encode = msgspec.json.Encoder().encode
 
 
-class Progress(msgspec.Struct, frozen=True):
+class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
     """The estimated tokens of a running generation: the prompt's and the delivered completion's.
 
     Both are in the range of their columns: another number would stop the heartbeat of all others.
+    ``units`` are what else was delivered: they join those that the request says.
     """
 
     generation_id: str
     prompt_tokens: int
     completion_tokens: int
+    units: dict[str, Any] | None = None
 
 
 class Heartbeat:

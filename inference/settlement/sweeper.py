@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from psycopg.errors import DeadlockDetected, LockNotAvailable, SerializationFailure
 
 from catalog.dialects.base import Operation
+from catalog.operations import OPERATIONS
 from catalog.pricing import UnknownRule, Usage, cost_nano
 from catalog.pricing.usage import UNITS
 from config import sql
@@ -96,9 +97,10 @@ def sweep() -> int:
     """Ends the generations whose lease has run out, and returns their number.
 
     PENDING → FAILED. The estimated tokens of the journal are charged, and the units that the
-    request asked for, such as the characters of a speech; a generation without output is not
-    charged. Leases and journals are measured by the database's clock. Each generation is tried
-    once: one that is locked, or that the ledger rejects, is left to the next sweep.
+    request asked for, such as the characters of a speech, or that a chat has delivered; a
+    generation without output is not charged. Leases and journals are measured by the database's
+    clock. Each generation is tried once: one that is locked, or that the ledger rejects, is left to
+    the next sweep.
 
     Those that cannot end with the others of their organization are tried alone, after all others,
     and in a random order: behind a lock that stays, there may be too many for one sweep.
@@ -238,9 +240,12 @@ def _make_settlement(journal: Journal, *, is_free: bool) -> Settlement | None:
     if is_free:
         return Settlement(generation.pk, Generation.Status.FAILED, error_type=_UNCHARGEABLE)
     usage, cost, upstream_cost = None, 0, 0
-    if journal.completion_tokens:
+    units = journal.units or {}
+    # The request of a chat says nothing of pictures, so these were delivered.
+    is_drawn = bool(units.get("output_images"))
+    is_drawn = is_drawn and OPERATIONS[Operation(generation.operation)].is_written
+    if journal.completion_tokens or is_drawn:
         estimate = ROWS[Operation(generation.operation)].estimate
-        units = journal.units or {}
         if unknown := units.keys() - set(UNITS):
             names = ", ".join(sorted(unknown))
             logger.error("the units of the generation %s are unknown: %s", generation.pk, names)

@@ -8,7 +8,7 @@
 WITH batch AS (
     SELECT *
     FROM json_to_recordset($1::json) AS v (
-        generation_id text, prompt_tokens bigint, completion_tokens bigint
+        generation_id text, prompt_tokens bigint, completion_tokens bigint, units jsonb
     )
 ),
 
@@ -23,6 +23,7 @@ UPDATE inference_journal AS j
 SET
     prompt_tokens = b.prompt_tokens,
     completion_tokens = b.completion_tokens,
+    units = coalesce(j.units || b.units, b.units, j.units),
     beat_at = now()
 FROM batch AS b
 INNER JOIN locked_journals AS l ON b.generation_id = l.generation_id

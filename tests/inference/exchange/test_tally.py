@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from catalog.dialects.base import Chunk, Operation, Reply
-from catalog.pricing import Price, Usage
+from catalog.pricing import Billable, Price, Rule, Usage
 from config.credentials import Secret
 from inference.exchange.tally import NO_COST, Cost, Count, Ending, Tally
 from inference.models import Generation
@@ -281,6 +281,30 @@ def test_sound_is_estimated_at_its_own_rate_where_it_was_asked_for(
     assert tally.count() == Count(Usage(10, 32, audio_output=sound), True)
 
 
+@pytest.mark.parametrize(
+    ("modalities", "pictures", "units"),
+    [
+        ("", 0, None),
+        ("", 2, {"output_images": 2}),
+        (', "modalities": ["text", "audio"]', 0, {"audio_output": 20}),
+        # No more pictures than the hold covers.
+        (', "modalities": ["text", "audio"]', 9, {"audio_output": 20, "output_images": 4}),
+    ],
+)
+def test_the_sound_and_the_pictures_of_a_chat_are_journalled(
+    modalities: str, pictures: int, units: dict[str, int] | None
+) -> None:
+    body = BODY.replace(b"}]}", b"}]" + modalities.encode() + b"}") % (b"true", b"x" * 40)
+    tally = Tally(parsing.parse(Operation.CHAT, body), Decimal(0))
+    drawn = Rule(Billable.IMAGE, "image", Decimal("0.04"))
+    served = candidate()
+    priced = replace(served.route, price=replace(served.route.price, rules=(drawn,)))
+    tally.allow(replace(served, route=priced), 1_000)
+    tally.add(Chunk(fields={}, has_choices=True, output_bytes=40, pictures=pictures))
+    tally.add_output(80, 80)
+    assert tally.find_units(tally.estimate()) == units
+
+
 @pytest.mark.parametrize(("delivered", "images"), [(400, 0), (5_160, 1), (5_160 * 3, 2)])
 def test_images_that_were_delivered_without_a_usage_are_counted(
     delivered: int, images: int
@@ -293,4 +317,6 @@ def test_images_that_were_delivered_without_a_usage_are_counted(
     assert charged is not None
     assert (charged.usage.output_images, charged.is_estimated) == (images, True)
     assert charged.usage.image_output == delivered // 4
+    # The request said how many, and so does its journal.
+    assert tally.find_units(tally.estimate()) is None
     assert charged.usage.image_variant == ("1K" if images else "")

@@ -1,14 +1,17 @@
-"""A worker killed in the middle of a speech: its text is charged once bytes were delivered."""
+"""A worker killed in the middle of a speech or of a chat: what was delivered is charged."""
 
 from __future__ import annotations
 
 import base64
 import io
+import json
+import socket
 import wave
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
+from typing import Any
 
 import pytest
 import requests
@@ -17,9 +20,12 @@ from billing.models import Account, Transfer
 from catalog.pricing import Billable, Price, Rule
 from inference.models import Generation, Journal
 from tests.support.bulkheads.leases import end_leases, sweep
+from tests.support.inference.pictures import reference
+from tests.support.inference.prices import read_pricing
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
 from tests.support.processes import serve
+from tests.support.upstreams.tls import serving, trusted_context
 
 pytestmark = pytest.mark.slow
 
@@ -29,6 +35,15 @@ TEXT = "one two three"
 BY_CHARACTER = Price(
     Decimal(0), Decimal(0), rules=(Rule(Billable.CHARACTER, "character", Decimal("0.000015")),)
 )
+
+# A token of sound has a rate of its own, and each picture.
+OF_CHAT = read_pricing(
+    {"prompt": "0.000001", "completion": "0.000002", "audio_output": "0.00001"},
+    {"billable": "image", "unit": "image", "price": "0.04"},
+)
+# A second of 16 bits at 24 kHz.
+SECOND = {"audio": {"data": "A" * 64_000}}
+PICTURE = {"images": [reference()]}
 
 
 @pytest.fixture
@@ -102,3 +117,43 @@ def test_a_transcription_that_was_not_delivered_is_free(site: Site) -> None:
     assert Journal.objects.get().units == {"milliseconds": 3_000}
     row = end_abandoned(site)
     assert (row.units, row.cost_nano) == (None, 0)
+
+
+@pytest.mark.parametrize(
+    ("deltas", "completion", "units", "cost"),
+    [
+        ([SECOND, SECOND], 40, {"audio_output": 40}, 40 * 10_000),
+        ([SECOND, PICTURE], 20, {"audio_output": 20, "output_images": 1}, 20 * 10_000 + 40_000_000),
+        ([PICTURE], 0, {"output_images": 1}, 40_000_000),
+    ],
+)
+def test_the_sound_and_the_pictures_of_a_chat_are_due(
+    site: Site, deltas: list[dict[str, Any]], completion: int, units: dict[str, int], cost: int
+) -> None:
+    def begin(line: socket.socket, head: bytes, body: bytes) -> bool:
+        line.sendall(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n"
+        )
+        for delta in deltas:
+            choice = {"index": 0, "delta": delta, "finish_reason": None}
+            data = b"data: %s\n\n" % json.dumps({"id": "a", "choices": [choice]}).encode()
+            line.sendall(b"%x\r\n%s\r\n" % (len(data), data))
+        # Nothing more comes before the worker is dead.
+        return bool(line.recv(1))
+
+    site.produce("text", "audio", "image")
+    body = site.chat_body(stream=True, max_tokens=100, modalities=["text", "audio"])
+    with serving(begin, trusted_context()) as upstream:
+        site.move(f"https://127.0.0.1:{upstream.port}/v1")
+        site.publish("m", price=OF_CHAT)
+        with (
+            serve(HOLD_TIMEOUT=LEASE) as served,
+            replace(site, server=served.address).post(body, stream=True, timeout=30),
+        ):
+            site.eventually(lambda: Journal.objects.filter(units=units).exists())
+            served.process.kill()
+            served.process.wait()
+    row = end_abandoned(site)
+    assert (row.completion_tokens, row.units) == (completion, units)
+    assert (row.is_estimated, row.cost_nano) == (True, 1_000 * row.prompt_tokens + cost)

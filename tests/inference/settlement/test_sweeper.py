@@ -231,6 +231,32 @@ def test_what_the_request_says_of_its_usage_is_charged(
     assert_in_order()
 
 
+@pytest.mark.parametrize(
+    ("one", "tokens", "units", "cost"),
+    [
+        (rule("completion", "0.0000001", "token", "audio"), 100, {"audio_output": 40}, 4_000),
+        # Sound is a part of the output.
+        (rule("completion", "0.0000001", "token", "audio"), 30, {"audio_output": 40}, 3_000),
+        (rule("image", "0.00004"), 100, {"output_images": 2}, 80_000),
+        # A picture needs no words beside it.
+        (rule("image", "0.00004"), 0, {"output_images": 2}, 80_000),
+    ],
+)
+def test_what_a_chat_has_spoken_and_drawn_is_charged(
+    tenants: list[Tenant], one: Rule, tokens: int, units: dict[str, Any], cost: int
+) -> None:
+    row = abandon_with(tenants[0], "chat/completions", one, completion_tokens=tokens, units=units)
+    assert (row.cost_nano, row.is_estimated) == (cost, True)
+    assert_in_order()
+
+
+def test_pictures_that_were_asked_for_and_not_drawn_are_free(tenants: list[Tenant]) -> None:
+    units = {"output_images": 2}
+    row = abandon_with(tenants[0], "images/generations", rule("image", "0.00004"), units=units)
+    assert (row.cost_nano, row.units, row.is_estimated) == (0, None, False)
+    assert_in_order()
+
+
 def test_a_price_of_a_later_release_keeps_no_other_generation_from_ending(
     tenants: list[Tenant],
 ) -> None:
