@@ -166,8 +166,8 @@ class BillingConfig(CausewayApp):
                 Waiting(
                     "Excesses in review",
                     "billing.change_excess",
-                    {"status": "under_review"},
-                    {"status__exact": "under_review"},
+                    {"status": "under_review", "amount_nano__gt": 0},
+                    {"status__exact": "under_review", "amount": "some"},
                 ),
             ),
         ),

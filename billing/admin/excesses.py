@@ -24,6 +24,15 @@ from config.console.unfold import Dialog, column, display
 
 _DECIDE: Final = "billing.change_excess"
 
+# The claims of a tenant's own server cost nothing without a fee, and there may be any number.
+AmountFilter = make_filter(
+    "excess",
+    "amount",
+    {
+        "some": ("More than $0", lambda rows: rows.filter(amount_nano__gt=0)),
+        "none": ("$0", lambda rows: rows.filter(amount_nano=0)),
+    },
+)
 _STATES: Final = {"under review": "warning", "charged": "success", "written off": "info"}
 
 
@@ -44,7 +53,7 @@ class ExcessAdmin(ConsoleAdmin):
         "allowed",
     )  # fmt: skip
     list_select_related = ("organization",)
-    list_filter = ("status",)
+    list_filter = ("status", AmountFilter)
     linked_lookups = (*ConsoleAdmin.linked_lookups, "endpoint_id__exact")
     search_fields = ("reference__exact",)
     search_help_text = "The ID of a generation, of an endpoint or of an organization."

@@ -155,7 +155,8 @@ SELECT
      WHERE created_at >= %(since)s AND outcome = ANY(%(wrong)s)),
     (SELECT count(*) FROM billing_deposit WHERE status = ANY(%(deposits)s)),
     (SELECT count(*) FROM (
-        SELECT FROM billing_excess WHERE status = 'under_review' LIMIT %(most)s
+        SELECT FROM billing_excess WHERE status = 'under_review' AND amount_nano > 0
+        LIMIT %(most)s
     ) AS e),
     (SELECT count(*) FROM catalog_credentialrefusal)
 FROM endpoints_privateendpoint WHERE deleted_at IS NULL
@@ -264,7 +265,7 @@ def _state_cards(request: HttpRequest, since: datetime) -> Iterable[Card]:
         yield Card(
             "Excesses under review",
             f"{excesses:,}" if excesses <= _MAX_WAITING else f"more than {_MAX_WAITING:,}",
-            _url("billing_excess", status__exact=Excess.Status.UNDER_REVIEW),
+            _url("billing_excess", status__exact=Excess.Status.UNDER_REVIEW, amount="some"),
             "gavel",
             is_alarming=excesses > 0,
         )

@@ -59,6 +59,22 @@ def test_an_endpoint_counts_its_claims_under_review(
     assert operator.get(f"{endpoints}?reviews=yes").context["cl"].result_count == 0
 
 
+def test_the_list_shows_the_claims_of_one_tenant_and_endpoint_by_their_amount(
+    operator: Client, tenant: Tenant, excess: Excess
+) -> None:
+    other = factories.make_tenant("Other")
+    free = factories.make_excess(tenant, 0, "gen-2", endpoint_id=excess.endpoint_id)
+    factories.make_excess(tenant, 0, "gen-3")
+    factories.make_excess(other, 0, "gen-4", endpoint_id=excess.endpoint_id)
+    where = {
+        "organization__id__exact": tenant.organization.pk,
+        "endpoint_id__exact": excess.endpoint_id,
+    }
+    for amount, expected in (("some", excess), ("none", free)):
+        shown = operator.get(listing(Excess), {**where, "amount": amount}).context["cl"]
+        assert [row.pk for row in shown.result_list] == [expected.pk]
+
+
 @pytest.mark.parametrize(
     ("verb", "status", "kind", "left"),
     [("charge", "charged", "excess", 991), ("write_off", "written_off", "write_off", 1_000)],

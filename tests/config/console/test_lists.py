@@ -209,8 +209,9 @@ def test_every_list_accepts_the_lookups_that_the_home_page_links_to(
     text = html.unescape(operator.get(reverse("admin:index")).content.decode())
     links = sorted(set(re.findall(r'href="(/admin/[a-z_/]+/\?[^"]+)"', text)))
     assert {part.partition("=")[0] for link in links for part in link.split("?")[1].split("&")} == {
-        "created_at__gte", "credential", "drifted_at__isnull", "end_user__exact", "kind__exact",
-        "model__exact", "organization__id__exact", "outcome__in", "status__exact", "status__in",
+        "amount", "created_at__gte", "credential", "drifted_at__isnull", "end_user__exact",
+        "kind__exact", "model__exact", "organization__id__exact", "outcome__in", "status__exact",
+        "status__in",
     }  # fmt: skip
     assert [operator.get(link).status_code for link in links] == [200] * len(links)
 

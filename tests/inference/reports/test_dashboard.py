@@ -146,7 +146,10 @@ def test_numbers_link_to_the_lists_that_they_count(operator: Client, tenant: Ten
     factories.keep_deleted(tenant, model, provider)
     make(tenant, timezone.now(), private_endpoint=draft, end_user="ann & co", cost_nano=5)
     make(tenant, timezone.now(), status="failed", model="acme/eagle")
+    for nano in (0, 5):
+        factories.make_excess(tenant, nano, f"gen-{nano}")
     shown = home(operator)
+    assert values(shown)["Excesses under review"] == "1"
 
     counts = {}
     for card in shown["cards"]:
@@ -162,6 +165,7 @@ def test_numbers_link_to_the_lists_that_they_count(operator: Client, tenant: Ten
         "Error rate": 1,
         "Drafts": 2,
         "Drifted endpoints": 1,
+        "Excesses under review": 1,
         "Low balances": 1,
     }
     for top in shown["tops"]:

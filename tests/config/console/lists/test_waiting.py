@@ -113,6 +113,15 @@ def test_each_task_leads_to_the_rows_that_it_counts(
         assert page.context["cl"].count_text == task.count == "1"
 
 
+def test_a_claim_that_costs_nothing_waits_for_nobody(tenant: Tenant, operator: Client) -> None:
+    factories.make_excess(tenant, 0)
+    assert counts(operator) == {}
+    factories.make_excess(tenant, 1, "gen-2")
+    [task] = inbox(operator).tasks
+    assert (task.title, task.count) == ("Excesses in review", "1")
+    assert operator.get(task.url).context["cl"].count_text == "1"
+
+
 def test_every_declaration_leads_to_a_list_that_takes_it(operator: Client) -> None:
     declared = [
         (label, waiting)
