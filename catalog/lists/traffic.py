@@ -24,7 +24,12 @@ from config.clocks.clock import clock
 from config.database.replica.reading import read
 from inference.ids import first_id, last_id
 from inference.models import DailyUsage, EndpointHour, Generation, UsageDay
-from inference.reports.endpoint_hours import BUSY_MINUTES, missing_spans, summed_hours
+from inference.reports.endpoint_hours import (
+    BUSY_MINUTES,
+    ELSEWHERE,
+    missing_spans,
+    summed_hours,
+)
 from inference.reports.hours import HOUR, hour_of
 from inference.reports.rollups import join_days
 
@@ -45,6 +50,7 @@ WITH recent AS MATERIALIZED ({recent}), speed AS (
             FILTER (WHERE completion_tokens > 0) AS throughput
     FROM recent
     WHERE created_at >= %(half_hour)s AND status = 'completed' AND model_endpoint_id IS NOT NULL
+        AND NOT (is_byok AND model_endpoint_id IN ({elsewhere}))
     GROUP BY 1
 ), minutes AS ({minutes}), counted AS (
     SELECT endpoint_id,
@@ -64,10 +70,10 @@ WITH recent AS MATERIALIZED ({recent}), speed AS (
 )
 SELECT endpoint_id, latency, throughput, uptime_5m, uptime_30m, uptime_1d
 FROM speed FULL JOIN uptime USING (endpoint_id)
-"""
+""".replace("{minutes}", BUSY_MINUTES).replace("{elsewhere}", ELSEWHERE)
 # One for each span of time, so that PostgreSQL reads the partitions and the rows of that span.
 _RECENT: Final = """
-    SELECT model_endpoint_id, created_at, status, streamed, completion_tokens, attempts,
+    SELECT model_endpoint_id, is_byok, created_at, status, streamed, completion_tokens, attempts,
         (attempts -> -1 ->> 'latency_ms')::bigint AS latency_ms,
         duration_ms - latency_ms + (attempts -> -1 ->> 'latency_ms')::bigint AS duration_ms
     FROM inference_generation
@@ -123,7 +129,7 @@ def _figures() -> dict[UUID, TrafficFigures]:
             f"first_id{n}": first_id(since), f"last_id{n}": last_id(until),
             f"begin{n}": since, f"end{n}": until,
         }  # fmt: skip
-    query = _FIGURES.replace("{recent}", "UNION ALL".join(parts)).replace("{minutes}", BUSY_MINUTES)
+    query = _FIGURES.replace("{recent}", "UNION ALL".join(parts))
     with connection.cursor() as cursor:
         cursor.execute(query, values)
         return {
@@ -140,7 +146,9 @@ def _tokens() -> dict[UUID, int]:
     now = clock.now()
     days = {now.date() - number * _DAY for number in range(_WEEK_DAYS)}
     summed = set(UsageDay.objects.filter(day__in=days).values_list("day", flat=True))
-    stored = DailyUsage.objects.filter(day__in=summed, by_end_user=False)
+    # The sum of a day has no column for the payer. One with an own credential is left out whole.
+    own = {"endpoint_id__in": _elsewhere(), "byok_nano__gt": 0}
+    stored = DailyUsage.objects.filter(day__in=summed, by_end_user=False).exclude(**own)
     tokens = Counter(_by_endpoint(stored, "endpoint_id"))
     for begin, end in join_days(days - summed):
         tokens.update(_tokens_by_hour(begin, min(end, hour_of(now) + HOUR)))
@@ -158,9 +166,16 @@ def _tokens_by_hour(begin: datetime, end: datetime) -> Counter[UUID]:
     hours = EndpointHour.objects.filter(hour__in=summed)
     sums = hours.order_by().values_list("endpoint_id").annotate(tokens=Sum("tokens"))
     tokens = Counter({endpoint_id: int(count) for endpoint_id, count in sums})
+    own = {"model_endpoint_id__in": _elsewhere(), "is_byok": True}
     for since, until in missing_spans(begin, end, summed):
-        tokens.update(_by_endpoint(Generation.objects.created(since, until), "model_endpoint_id"))
+        rows = Generation.objects.created(since, until).exclude(**own)
+        tokens.update(_by_endpoint(rows, "model_endpoint_id"))
     return tokens
+
+
+def _elsewhere() -> QuerySet[Any]:
+    """Returns the ids of the endpoints in ``ELSEWHERE``."""
+    return ModelEndpoint.objects.filter(provider__base_url=None).order_by().values("pk")
 
 
 def _by_endpoint(rows: QuerySet[Any], endpoint: str) -> dict[UUID, int]:

@@ -48,7 +48,7 @@ from inference.requests.parsing import InferenceRequest
 from inference.requests.problems import Failure
 from inference.routing.fairness import judge_estimate
 from inference.routing.health import HealthTable
-from inference.routing.routes import Candidate, CatalogSnapshot, Route
+from inference.routing.routes import Candidate, CatalogSnapshot
 from inference.settlement.history import History
 from inference.settlement.journal import Heartbeat, Progress
 from inference.settlement.settle import MOST_COUNT, Settlement, open_lanes
@@ -207,13 +207,18 @@ class Gateway:
         replan(admission, key, catalog, self.health, tried)
 
     def judge_estimate(
-        self, route: Route, request: InferenceRequest, settlement: Settlement
+        self, candidate: Candidate, request: InferenceRequest, settlement: Settlement
     ) -> None:
-        """Sums how the estimate of a prompt compares with what a provider has reported."""
+        """Sums how the estimate of a prompt compares with what a provider has reported.
+
+        What a server of the caller reports, at a private endpoint or by a credential that names the
+        host, says nothing of others.
+        """
         usage = settlement.usage
         if usage is None or settlement.is_estimated or settlement.claim is not None:
             return
-        if route.is_private:
+        route = candidate.route
+        if route.is_private or candidate.measured_subject != route.endpoint_id:
             return
         if (judged := judge_estimate(request, route, usage.prompt)) is not None:
             self._admissions.count_tokens(route.endpoint_id, judged)
@@ -581,7 +586,7 @@ class Exchange:
             self.organization_id, attempts.candidate.route, self._request, self.outcome
         )
         if self._request.text_counts is not None:
-            self._gateway.judge_estimate(attempts.candidate.route, self._request, self.outcome)
+            self._gateway.judge_estimate(attempts.candidate, self._request, self.outcome)
 
     def _bill_roughly(self, ending: Ending, error: Exception) -> Bill:
         """Returns the bill by bytes; the hold where the price cannot be told either."""

@@ -18,6 +18,12 @@ from inference.reports.rollups import join_spans, span_values
 _HOUR: Final = timedelta(hours=1)
 _KEPT: Final = timedelta(days=2)
 
+# The public endpoints whose credential names the server. That of a tenant may name any server: what
+# is asked with it counts for no figure of the endpoint.
+ELSEWHERE: Final = """
+    SELECT e.id FROM catalog_modelendpoint e JOIN catalog_provider p ON p.id = e.provider_id
+    WHERE p.base_url IS NULL
+"""
 # The minutes with at least ten attempts of each endpoint, from rows named ``recent``. A minute is
 # up with 80 % successes. A caller's mistake, a rate limit and a refused BYOK credential do not
 # count as failures of the endpoint.
@@ -32,12 +38,14 @@ BUSY_MINUTES: Final = """
     WHERE status <> 'pending'
     AND coalesce(attempt ->> 'error_type', '') NOT IN ('invalid_request', 'rate_limit_exceeded')
     AND NOT ((attempt ->> 'is_byok')::bool AND (attempt ->> 'status')::int IN (401, 402, 403))
+    AND ((attempt ->> 'is_byok')::bool
+        AND (attempt ->> 'endpoint_id')::uuid IN ({elsewhere})) IS NOT TRUE
     GROUP BY 1, 2
     HAVING count(*) >= 10
-"""
+""".replace("{elsewhere}", ELSEWHERE)
 _SUM: Final = """
 WITH recent AS MATERIALIZED (
-    SELECT model_endpoint_id, created_at, status, attempts,
+    SELECT model_endpoint_id, is_byok, created_at, status, attempts,
         coalesce(prompt_tokens, 0) + coalesce(completion_tokens, 0) AS tokens
     FROM inference_generation
     WHERE id >= %(first_id)s AND id < %(last_id)s
@@ -45,7 +53,10 @@ WITH recent AS MATERIALIZED (
 ), minutes AS ({minutes}), found AS (
     SELECT date_trunc('hour', created_at, 'UTC') AS hour, model_endpoint_id AS endpoint_id,
         sum(tokens) AS tokens, 0 AS minutes, 0 AS minutes_up
-    FROM recent WHERE model_endpoint_id IS NOT NULL GROUP BY 1, 2
+    FROM recent
+    WHERE model_endpoint_id IS NOT NULL
+        AND NOT (is_byok AND model_endpoint_id IN ({elsewhere}))
+    GROUP BY 1, 2
     UNION ALL
     SELECT date_trunc('hour', minute, 'UTC'), endpoint_id,
         0, count(*), count(*) FILTER (WHERE is_up)
@@ -56,7 +67,7 @@ SELECT hour, endpoint_id, greatest(least(sum(tokens), 9223372036854775807), 0), 
        sum(minutes_up)
 FROM found GROUP BY 1, 2
 ON CONFLICT DO NOTHING
-""".replace("{minutes}", BUSY_MINUTES)
+""".replace("{minutes}", BUSY_MINUTES).replace("{elsewhere}", ELSEWHERE)
 
 
 def sum_endpoints(end: datetime) -> None:

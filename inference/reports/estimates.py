@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Any, Final
 
 from django.db import transaction
-from django.db.models import F, Q, QuerySet
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from msgspec.structs import replace
 
 from billing.models import Excess
@@ -21,7 +21,7 @@ from catalog.sync.proposals import file_proposals, lock_waiting
 from catalog.tokens import UNSTATED_LIMITS, correct_family, find_family
 from config.audit import context as audit
 from config.clocks.clock import clock
-from inference.models import TokenSum
+from inference.models import Generation, TokenSum
 from inference.routing.fairness import TokenSource
 
 _SOURCE: Final = "usage"
@@ -96,10 +96,16 @@ def _find_added(endpoint: ModelEndpoint) -> int:
     Returns 0 if fewer than three have: one may have a medium that counts more.
     """
     more = F("claimed_prompt_tokens") - F("allowed_prompt_tokens")
+    claims = Excess.objects.under_review().filter(
+        endpoint_id=endpoint.pk, created_at__gt=endpoint.updated_at
+    )
+    if endpoint.provider.base_url is None:
+        # A tenant's own credential may name a server that claims what it likes.
+        claims = claims.filter(
+            Exists(Generation.objects.filter(pk=OuterRef("reference"), is_byok=False))
+        )
     found = (
-        Excess.objects.under_review()
-        .filter(endpoint_id=endpoint.pk, created_at__gt=endpoint.updated_at)
-        .annotate(more=more)
+        claims.annotate(more=more)
         .filter(more__gt=0, more__lte=UNSTATED_LIMITS.grown)
         .values_list("more", flat=True)
     )

@@ -22,6 +22,7 @@ TRIED: Final = """
             THEN coalesce(r.error_type, a ->> 'error_type', 'unknown')
             ELSE a ->> 'error_type'
         END AS error_type,
+        (a ->> 'is_byok')::bool AS is_byok,
         (a ->> 'is_byok')::bool AND (a ->> 'status')::int IN (401, 402, 403) AS is_refused,
         r.status = 'failed' AND number = jsonb_array_length(r.attempts) AS is_final,
         a ->> 'kind' = 'unknown_model' AS is_unknown, a ->> 'lacks' AS lacks

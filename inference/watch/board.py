@@ -25,6 +25,7 @@ from config.database.replica.reading import answer
 from endpoints.models import PrivateEndpoint, Validation
 from inference.admission.explain import READ_HEALTH
 from inference.ids import first_id
+from inference.reports.endpoint_hours import ELSEWHERE
 from inference.routing.health import Health, HealthState, HealthTable, oldest_bucket, subject_of
 from inference.watch.attempts import IS_FAILURE, MOST_ROWS, TRIED
 
@@ -36,9 +37,9 @@ _LEAST_ATTEMPTS: Final = 5
 _BAD_PERCENT, _POOR_PERCENT = 20, 5
 _CREDENTIALS: Final = 2_000
 
-_READ: Final = """
+_QUERY: Final = """
 WITH recent AS MATERIALIZED (
-    SELECT created_at, status, error_type, attempts, provider_name, latency_ms,
+    SELECT created_at, status, error_type, attempts, provider_name, latency_ms, is_byok,
         coalesce(private_endpoint_id, model_endpoint_id) AS endpoint_id
     FROM inference_generation
     WHERE id >= %(first_id)s AND created_at >= %(begin)s AND status <> 'pending'
@@ -55,12 +56,14 @@ counted AS (
         coalesce(bool_or(is_unknown), false) AS is_unknown,
         array_agg(DISTINCT lacks) FILTER (WHERE lacks IS NOT NULL) AS lacks
     FROM tried
+    WHERE (is_byok AND endpoint_id IN ({elsewhere})) IS NOT TRUE
     GROUP BY GROUPING SETS ((provider_name), (provider_name, endpoint_id))
 ),
 timed AS (
     SELECT provider_name, endpoint_id,
         percentile_disc(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY latency_ms) AS latencies
-    FROM recent WHERE latency_ms IS NOT NULL
+    FROM recent
+    WHERE latency_ms IS NOT NULL AND NOT (is_byok AND endpoint_id IN ({elsewhere}))
     GROUP BY GROUPING SETS ((provider_name), (provider_name, endpoint_id))
 )
 SELECT c.provider_name, c.endpoint_id, c.attempts, c.failed, c.limited, c.last, c.failed_at,
@@ -69,7 +72,12 @@ SELECT c.provider_name, c.endpoint_id, c.attempts, c.failed, c.limited, c.last, 
 FROM counted c
 LEFT JOIN timed t ON t.provider_name = c.provider_name
     AND t.endpoint_id IS NOT DISTINCT FROM c.endpoint_id
-""".replace("{tried}", TRIED).replace("{is_failure}", IS_FAILURE)
+"""
+_READ: Final = (
+    _QUERY.replace("{tried}", TRIED)
+    .replace("{is_failure}", IS_FAILURE)
+    .replace("{elsewhere}", ELSEWHERE)
+)
 
 
 class Level(IntEnum):

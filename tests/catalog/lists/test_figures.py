@@ -15,8 +15,10 @@ from rest_framework.test import APIClient
 
 from catalog.lists import traffic
 from catalog.models import ModelEndpoint
-from inference.models import EndpointHour
+from inference.models import DailyUsage, EndpointHour
 from inference.reports.hours import hour_of, roll_up_hours, sum_hours_again
+from inference.reports.rollups import roll_up_usage
+from tests.support import factories
 from tests.support.catalogue import ROUTE, publish, spend
 from tests.support.factories import Tenant
 
@@ -129,6 +131,37 @@ def test_uptime_and_popularity_are_the_same_from_sums_of_hours(
     EndpointHour.objects.update(minutes_up=0, tokens=0)
     assert _measured(inference)["uptime_last_1d"] == 20
     assert sum(traffic.tokens_last_week().values()) < sum(before[1].values())
+
+
+def test_a_server_that_a_tenants_credential_names_says_nothing_of_the_endpoint(
+    tenant: Tenant, minute_of: Callable[[int], datetime]
+) -> None:
+    cloud = factories.make_provider(dialect="azure", base_url=None)
+    endpoint = publish("acme/hawk", endpoint_provider=cloud)
+    failure = {"status": 502, "error_type": "provider_unavailable", "is_byok": True}
+    # These are read one by one, summed by hours, and summed by days.
+    for ago in (2, 300, 3_000):
+        at = {"created_at": minute_of(ago), "is_byok": True, "upstream_cost_nano": 5}
+        spend(tenant, endpoint, attempt={"is_byok": True}, **at)
+        for _ in range(10):
+            spend(tenant, endpoint, status="failed", attempt=failure, **at)
+
+    def read() -> tuple[Any, Any]:
+        cache.clear()
+        return traffic.figures(), traffic.tokens_last_week()
+
+    assert read() == ({}, {})
+    assert roll_up_hours() > 0
+    assert roll_up_usage() > 0
+    assert (EndpointHour.objects.exists(), DailyUsage.objects.exists()) == (False, True)
+    assert read() == ({}, {})
+    # The operator's own account counts, and so does a host that the catalogue names.
+    other = publish("acme/wren")
+    for served, is_byok in ((endpoint, False), (other, True)):
+        spend(tenant, served, is_byok=is_byok, attempt={"is_byok": is_byok})
+    figures, tokens = read()
+    assert figures.keys() == {endpoint.pk, other.pk}
+    assert tokens == {endpoint.model_id: 150, other.model_id: 150}
 
 
 def test_sums_of_hours_are_kept_for_two_days_and_made_again(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import date
 from typing import Any
@@ -15,10 +16,14 @@ from catalog.models import CatalogProposal, ModelEndpoint
 from catalog.sync import proposals
 from catalog.sync.plans.comparing import read_changes
 from catalog.tokens import TextCounts, correct_family, find_family
+from config.credentials import Secret
 from inference.models import Generation, TokenSum
 from inference.reports.estimates import propose_estimates
 from tests.support import factories
+from tests.support.factories import Tenant
 from tests.support.inference.site import Site
+from tests.support.simulator.server import Simulator
+from tests.support.upstreams.clouds import azure
 
 THAI = "สวัสดีครับ วันนี้อากาศดีมาก ไปเที่ยวทะเลกันเถอะ " * 20
 
@@ -90,6 +95,22 @@ def test_estimates_of_private_endpoints_and_of_claims_are_not_summed(site: Site)
     # It is counted last, and so stored with them or after them.
     site.eventually(lambda: sums().get((endpoint.pk, "Thai", "reported")) == 900)
     assert len(sums()) == 2
+
+
+def test_reports_of_a_server_that_a_tenants_credential_names_are_not_summed(
+    site: Site, clouds: Simulator
+) -> None:
+    secret = json.dumps(azure())
+    cloud = factories.make_provider("cloud", dialect="azure", base_url=None, secret=Secret(secret))
+    endpoint = site.publish("sim-tokens:700,5", provider=cloud)
+    factories.make_credential(site.tenant, cloud, secret)
+    assert site.chat(THAI).status_code == 200
+    assert site.settled().is_byok
+    # The operator's own account is counted, and last.
+    ModelEndpoint.objects.filter(pk=endpoint.pk).update(upstream_model_id="sim-tokens:900,5")
+    other = factories.make_tenant("Other")
+    assert site.post(site.chat_body(THAI), key=other.api_key).status_code == 200
+    site.eventually(lambda: sums().get((endpoint.pk, "Thai", "reported")) == 900)
 
 
 def test_a_large_bias_is_proposed_and_an_approval_corrects_it(endpoint: ModelEndpoint) -> None:
@@ -198,6 +219,20 @@ def test_claims_of_three_prompts_propose_a_larger_bound(endpoint: ModelEndpoint)
     assert ModelEndpoint.objects.get().abilities == {"bound": {"prompt": 690}}
     # Those were claimed beyond the bound before.
     assert propose_estimates() == 0
+
+
+def test_claims_of_a_server_that_a_tenants_credential_names_propose_nothing(tenant: Tenant) -> None:
+    cloud = factories.make_provider(dialect="azure", base_url=None)
+    told = {"source": "litellm", "as_of": date(2026, 11, 1)}
+    endpoint = factories.make_endpoint(factories.make_model(), cloud, **told)
+    claim = {"endpoint_id": endpoint.pk, "claimed_prompt_tokens": 700, "allowed_prompt_tokens": 50}
+    for is_byok in (True, True, True, False, False):
+        made = factories.make_generation(tenant, model_endpoint=endpoint, is_byok=is_byok)
+        factories.make_excess(tenant, reference=made.pk, **claim)
+    assert propose_estimates() == 0
+    made = factories.make_generation(tenant, model_endpoint=endpoint)
+    factories.make_excess(tenant, reference=made.pk, **claim)
+    assert propose_estimates() == 1
 
 
 def test_sums_of_other_weights_are_deleted(endpoint: ModelEndpoint) -> None:

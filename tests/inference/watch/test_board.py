@@ -121,6 +121,19 @@ def test_what_a_caller_caused_is_no_failure(tenant: Tenant, public: ModelEndpoin
     assert endpoint.level is Level.GOOD
 
 
+def test_a_server_that_a_tenants_credential_names_fails_alone(tenant: Tenant) -> None:
+    cloud = factories.make_provider(dialect="azure", base_url=None)
+    endpoint = factories.make_endpoint(factories.make_model(), cloud)
+    failed = attempt(endpoint, "provider_unavailable", is_byok=True)
+    for _ in range(9):
+        make(tenant, endpoint, failed, status="failed", latency_ms=9_000, is_byok=True)
+    assert [*build_board().endpoints, *build_board().providers] == []
+    make(tenant, endpoint, latency_ms=20)
+    [shown], [provider] = build_board().endpoints, build_board().providers
+    for row in (shown, provider):
+        assert (row.traffic.attempts, row.traffic.failed, row.traffic.p95) == (1, 0, 20)
+
+
 def test_an_answer_that_broke_off_failed(tenant: Tenant, public: ModelEndpoint) -> None:
     """Its attempt began well, so that only the generation has the error."""
     for _ in range(5):
