@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import requests
 
+from endusers.models import EndUser
 from inference.models import Generation
 from tests.support.attack import Answer, attack, connect, head_of
 from tests.support.bulkheads.counters import read_counter
@@ -26,10 +27,11 @@ def fill(head: bytes, item: bytes, tail: bytes) -> bytes:
     return head + b",".join([item] * count) + tail
 
 
-def send(site: Site, body: bytes, path: str = CHAT) -> Answer:
+def send(site: Site, body: bytes, path: str = CHAT, key: str | None = None) -> Answer:
+    kind = {"Content_Type": "application/json", "Content_Length": len(body)}
     with connect(site.server) as line:
-        key = f"Bearer {site.tenant.api_key}"
-        line.send(head_of("POST", path, Authorization=key, Content_Length=len(body)))
+        login = f"Bearer {key or site.tenant.api_key}"
+        line.send(head_of("POST", path, Authorization=login, **kind))
         line.send_while_accepted(body)
         return line.receive_answer()
 
@@ -60,6 +62,25 @@ def test_many_small_values_are_refused_before_they_are_decoded(
     head = HEAD % service.model.slug.encode() + b',"x":['
     assert_refused(service, fill(head, item, b"]}"), message)
     assert is_served()
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        (b"[]", "20,000 objects and lists"),
+        (b"{}", "20,000 objects and lists"),
+        (b"1", "200,000 values"),
+        (b"1.5", "200,000 values"),
+    ],
+)
+def test_a_body_for_the_management_routes_is_refused_before_it_is_decoded(
+    service: Site, is_served: Callable[[], bool], item: bytes, message: str
+) -> None:
+    body, key = fill(b'{"user":[', item, b"]}"), service.tenant.management_key
+    [answer] = attack([lambda: send(service, body, "/api/v1/end-users", key)], is_served)
+    assert answer.status == 400
+    assert message in answer.error["message"]
+    assert not EndUser.objects.exists()
 
 
 def test_half_a_million_messages_are_refused(service: Site, is_served: Callable[[], bool]) -> None:

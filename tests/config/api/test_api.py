@@ -26,7 +26,8 @@ def refusal(status: int, message: str, error_type: str = "invalid_request") -> d
 
 
 TWICE = "The body names a key twice in one object."
-TOO_DEEP = "The body is nested too deeply."
+TOO_DEEP = "The body has more than 32 levels of nesting. Send less in one request."
+TOO_MANY = "The body has more than 200,000 values. Send less in one request."
 OUT_OF_RANGE = "The body holds a number that is out of range."
 NOT_UTF8 = "The body is not valid UTF-8."
 NO_OBJECT = "The body must be a JSON object."
@@ -55,6 +56,7 @@ NO_OBJECT = "The body must be a JSON object."
         (b'{"user": "a", "user": "a"}', TWICE),
         (b'{"user": "a", "\\u0075ser": "b"}', TWICE),
         (b'{"x": {"y": 1, "y": 2}}', TWICE),
+        (b'{"x": [' + b"1," * 200_000 + b"1]}", TOO_MANY),
         (b'{"user": NaN}', "The body holds NaN, which is not JSON."),
         (b'{"user": Infinity}', "The body holds Infinity, which is not JSON."),
         (b'{"user": -Infinity}', "The body holds -Infinity, which is not JSON."),
