@@ -15,6 +15,8 @@ from functools import partial
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
+from django.utils.http import parse_header_parameters
+
 from config.api.errors import GatewayError, InvalidRequest, PayloadTooLarge, UnsupportedMediaType
 from config.api.text import write_header
 from config.live_settings import settings
@@ -33,6 +35,10 @@ _GZIP: Final = 31
 # The largest window of the content coding (RFC 9659), as a power of two. Others take up to 2 GiB.
 _WINDOW: Final = 23
 _ZSTD: Final = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+
+_TYPE_CHARACTERS: Final = 1_000
+# The names of UTF-8, and of its part; none stands for it too.
+_UTF8: Final = frozenset(("", "ascii", "us-ascii", "utf-8", "utf8", "utf_8"))
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -143,6 +149,7 @@ def guard_bodies(
     async def serve_guarded(scope: Scope, receive: Receive, send: Send) -> None:
         async with AsyncExitStack() as stack:
             try:
+                require_utf8(scope)
                 length = body_length(scope)
                 encoding = join_headers(scope, b"content-encoding") if length != 0 else b""
                 begun = await _read_beginning(receive) if length is None else _NOTHING
@@ -168,6 +175,19 @@ def guard_bodies(
             await application(scope, receive, send)
 
     return serve_guarded
+
+
+def require_utf8(scope: Scope) -> None:
+    """Raises :class:`UnsupportedMediaType` if the type of the body names another charset.
+
+    Django looks a charset up among the codecs of Python, which remember every name. Some of them
+    read no text, and the name in an extended parameter, with a ``*``, may be none. It takes long
+    for many parameters, on the event loop.
+    """
+    line = join_headers(scope, b"content-type").decode("latin-1")
+    is_plain = len(line) <= _TYPE_CHARACTERS and "*" not in line.partition(";")[2]
+    if not is_plain or parse_header_parameters(line)[1].get("charset", "").lower() not in _UTF8:
+        raise UnsupportedMediaType("Content-Type: send text in UTF-8, or name no charset.")
 
 
 class _Beginning(NamedTuple):

@@ -67,6 +67,55 @@ def test_large_form_of_a_stranger_is_a_page(server: str) -> None:
     ]
 
 
+FORM = b'--x\r\nContent-Disposition: form-data; name="csrfmiddlewaretoken"\r\n\r\nab\r\n--x--\r\n'
+
+
+def post_form(address: str, path: str, parameter: str) -> requests.Response:
+    """Sends a form with a cookie for its token, whose type has one more parameter."""
+    headers = {
+        "Content-Type": f"multipart/form-data; boundary=x; {parameter}",
+        "Cookie": f"csrftoken={'a' * 32}",
+    }
+    return requests.post(f"{address}{path}", data=FORM, headers=headers, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "parameter",
+    [
+        *("charset=hex", "charset=idna", 'Charset="UTF-16"', "charset=latin-1", "charset=zzz"),
+        *("charset*=utf-8''a%00b", "charset*0=he; charset*1=x", "a*=zzz''b", ";" * 1_000),
+    ],
+)
+def test_another_charset_is_refused_before_anything_is_read(server: str, parameter: str) -> None:
+    text = "Content-Type: send text in UTF-8, or name no charset."
+    for path in ("/", "/docs/guide", "/pay/1", "/static/a", "/api/v1/end-users"):
+        answer = post_form(server, path, parameter)
+        assert (answer.status_code, answer.json()["error"]["message"]) == (415, text)
+    answer = post_form(server, "/admin/login/", parameter)
+    assert (answer.status_code, read(answer)[1]) == (415, text)
+
+
+@pytest.mark.parametrize(
+    "parameter", ["charset=UTF-8", 'charset="utf8"', "charset=us-ascii", "a=b"]
+)
+def test_utf8_is_read(server: str, parameter: str) -> None:
+    assert post_form(server, "/", parameter).status_code == 405
+    assert post_form(server, "/admin/login/", parameter).status_code == 403
+
+
+@pytest.mark.parametrize("path", ["/", "/docs/guide", "/docs/guide/", "/docs/guide/clients.html"])
+def test_what_is_only_read_refuses_a_form_by_its_method(db: None, path: str) -> None:
+    client = Client(enforce_csrf_checks=True)
+    for token in ("", "a" * 32):
+        client.cookies["csrftoken"] = token
+        for kind in (
+            "multipart/form-data; boundary=x",
+            "multipart/form-data; boundary=x; charset=hex",
+        ):
+            answer = client.generic("POST", path, FORM, kind)
+            assert (answer.status_code, answer["Allow"]) == (405, "GET, HEAD")
+
+
 @pytest.mark.urls("tests.support.contract.exploding_urls")
 @pytest.mark.parametrize(
     ("path", "status", "title"),
