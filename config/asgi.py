@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
@@ -17,6 +18,7 @@ import django
 django.setup(set_prefix=False)
 
 # Models can be imported only once the applications are set up.
+from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.core.handlers.asgi import ASGIHandler
 from django.core.signals import request_finished
@@ -47,8 +49,9 @@ from inference.taps.figures import WorkerWatcher
 from inference.taps.table import Options
 
 if TYPE_CHECKING:
-    from config.server.bodies import Receive, Scope, Send
+    from config.server.bodies import Message, Receive, Scope, Send
     from config.server.bulkheads import Occupancy
+    from config.server.connections.cycle import Cycle
     from inference.admission.recognition import RecognizedKey
 
 
@@ -73,19 +76,35 @@ _NO_LIFESPAN: Final = "the server must support the lifespan protocol"
 
 
 class DjangoHandler(ASGIHandler):
-    """Django's handler, which closes the connections to the database of a failed request too.
+    """Django's handler, which closes the connections to the database before it sends a response.
 
-    Django closes them together with the response. It does not close a response that could not be
-    sent to its end, such as an export that PostgreSQL stops, and the thread of the request ends:
-    the pool of connections would miss one for ever.
+    Django closes them together with the response, which its caller may never read. It does not
+    close a response that could not be sent to its end, such as an export that PostgreSQL stops, and
+    the thread of the request ends: the pool of connections would miss one for ever.
     """
 
     async def handle(self, scope: Any, receive: Any, send: Any) -> None:
+        if (cycle := scope.get("causeway.cycle")) is not None:
+            send = partial(_send_while_read, cycle, send)
         try:
             await super().handle(scope, receive, send)
         except BaseException:
             await request_finished.asend(sender=type(self))
             raise
+
+    async def send_response(self, response: Any, send: Any) -> None:
+        # Parts that are made on the way are read from the database.
+        if not response.streaming:
+            await sync_to_async(connections.close_all)()
+        await super().send_response(response, send)
+
+
+async def _send_while_read(cycle: Cycle, send: Send, message: Message) -> None:
+    """Sends a part of a response; ends the connection of a caller who reads none of the others."""
+    if cycle.is_read:
+        await send(message)
+    elif not await cycle.send_while_read(send(message)):
+        cycle.end_stuck()
 
 
 class ControlPlane:

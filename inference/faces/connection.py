@@ -72,8 +72,6 @@ _KEEPALIVE: Final = b": CAUSEWAY PROCESSING\n\n"
 _END: Final[Message] = {"type": "http.response.body", "body": b""}
 # A long answer is sent in pieces of this size, each when the caller has read the ones before.
 _PIECE_BYTES: Final = 262_144
-# How long a caller may leave a piece of an answer unread.
-_STUCK_SECONDS: Final = 30.0
 
 
 class CallerLate(RequestTimeout):
@@ -452,22 +450,9 @@ class Connection(RequestHead):
         await self._send({"type": "http.response.body", "body": last})
 
     async def _send_while_read(self, message: Message) -> None:
-        """Sends a piece; raises :class:`CallerStuck` when the caller reads none of the last ones.
-
-        The kernel takes a piece only when much of its buffer is free, so a slow caller is seen to
-        read by the bytes that are left.
-        """
-        unread = self._cycle.count_unread()
-        sending = asyncio.ensure_future(self._send(message))
-        try:
-            while not (await asyncio.wait((sending,), timeout=_STUCK_SECONDS))[0]:
-                left = self._cycle.count_unread()
-                if left >= unread:
-                    raise CallerStuck
-                unread = left
-            sending.result()
-        finally:
-            sending.cancel()
+        """Sends a piece; raises :class:`CallerStuck` if the caller reads none of the last ones."""
+        if not await self._cycle.send_while_read(self._send(message)):
+            raise CallerStuck
 
     async def respond_error(self, error: GatewayError) -> None:
         """Sends an error in the envelope, unless a response has begun."""

@@ -10,13 +10,17 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
+import requests
+from django.conf import settings
 from django.contrib.auth.models import User
 from django.test import Client
 
 from config import secrets
 from endusers.models import EndUser
 from inference.models import Generation
+from tests.support import factories
 from tests.support.attack import Line, connect, counted, head_of, post_of
+from tests.support.factories import Tenant
 from tests.support.inference.site import CHAT, Site
 from tests.support.processes import serve
 
@@ -34,6 +38,22 @@ def open_lines(stack: ExitStack, site: Site, number: int, first: bytes, source: 
         lines.append(stack.enter_context(connect(site.server, source=source)))
         lines[-1].send_while_accepted(first)
     return lines
+
+
+def test_callers_who_read_nothing_hold_no_connection_to_the_database(
+    crowded: Site, neighbour: Tenant
+) -> None:
+    crowded.publish(model=factories.make_model("acme/long", description="x" * 8_000_000))
+    with ExitStack() as lines:
+        # One more than the worker has.
+        for _ in range(settings.DATABASE_POOL_SIZE + 1):
+            line = lines.enter_context(connect(crowded.server, buffer=4_096))
+            line.send(head_of("GET", "/api/v1/models?all=true"))
+            assert line.receive_head().status == 200
+        key = {"Authorization": f"Bearer {neighbour.management_key}"}
+        address = f"{crowded.server}/api/v1/end-users"
+        created = requests.post(address, json={"user": "customer"}, headers=key, timeout=60)
+        assert created.status_code == 201
 
 
 def test_an_idle_new_connection_is_closed_and_a_kept_one_stays(

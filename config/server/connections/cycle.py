@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Awaitable
 from contextvars import Context
 from functools import lru_cache
 from http import HTTPStatus
@@ -22,6 +23,8 @@ _NOT_IN_NAMES: Final = re.compile(rb'[\x00-\x20\x7f()<>@,;:\[\]={}\\"]')
 _NOT_IN_VALUES: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 # A larger body is written by itself: copying it behind the head costs more than a second write.
 _JOINED_BYTES: Final = 65_536
+# How long a caller may leave a part of a response unread.
+_STUCK_SECONDS: Final = 30.0
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _FAILURE: Final = b"Internal Server Error"
 _FAILURE_HEADERS: Final = [
@@ -45,6 +48,9 @@ class CycleConnection(Protocol):
 
     def count_unread(self) -> int:
         """Returns the number of bytes that the caller has not read."""
+
+    def end_stuck(self) -> None:
+        """Closes the connection of a caller who reads nothing."""
 
     def make_body_clock(self) -> BodyClock:
         """Returns a clock for the body that is still to come."""
@@ -179,6 +185,29 @@ class Cycle:
     def count_unread(self) -> int:
         """Returns the number of bytes that the caller has not read."""
         return self._connection.count_unread()
+
+    async def send_while_read(self, sending: Awaitable[None]) -> bool:
+        """Awaits that a part is sent; gives up and returns ``False`` if the caller reads nothing.
+
+        The kernel takes a part only when much of its buffer is free, so a slow caller is seen to
+        read by the bytes that are left.
+        """
+        unread = self.count_unread()
+        task = asyncio.ensure_future(sending)
+        try:
+            while not (await asyncio.wait((task,), timeout=_STUCK_SECONDS))[0]:
+                left = self.count_unread()
+                if left >= unread:
+                    return False
+                unread = left
+            task.result()
+        finally:
+            task.cancel()
+        return True
+
+    def end_stuck(self) -> None:
+        """Closes the connection of a caller who reads nothing, and counts it."""
+        self._connection.end_stuck()
 
     @property
     def is_read(self) -> bool:

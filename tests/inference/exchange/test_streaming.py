@@ -15,8 +15,7 @@ import requests
 from django.conf import LazySettings
 
 from config.asgi import application
-from config.server.connections import protocol
-from inference.faces import connection
+from config.server.connections import cycle, protocol
 from inference.models import Generation, Journal
 from tests.support.bodies.lines import dial, post_bytes
 from tests.support.inference.endings import read_until
@@ -269,7 +268,7 @@ BIG = 12_000_000
 @pytest.fixture
 def impatient(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
     """A site with a big answer that soon drops a caller who stops reading."""
-    for module in (connection, protocol):
+    for module in (cycle, protocol):
         monkeypatch.setattr(module, "_STUCK_SECONDS", 0.5)
     site.publish(f"sim-big:{BIG}")
     return site
@@ -293,7 +292,7 @@ def test_a_connection_whose_caller_stops_reading_is_dropped(
 ) -> None:
     asked = post_bytes(impatient, impatient.chat_body("one two"), "Connection: close")
     if is_patient:
-        for module in (connection, protocol):
+        for module in (cycle, protocol):
             monkeypatch.setattr(module, "_STUCK_SECONDS", 2.0)
     with ThreadPoolExecutor(1) as pool, dial(impatient, asked, receive_buffer=4096) as caller:
         received = len(caller.recv(15))
