@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
@@ -10,6 +11,7 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
 from accounts.models import HOST_NAME, ApiKey, ApiKeyNotFound, ByokCredential, Member, Region
+from accounts.serializers.guardrails import canonical_models
 from catalog import dialects
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import Provider
@@ -72,6 +74,11 @@ class _ByokFields(StrictSerializer):
     declared_region = ChoiceField(choices=Region.choices, required=False, allow_null=True)
     declared_zdr = FlagField(required=False, allow_null=True)
 
+    def validate_allowed_models(self, names: list[str] | None) -> list[str] | None:
+        return check_models(
+            names, self.context["organization_id"], self.context.get("stored_models")
+        )
+
     def validate_allowed_hosts(self, hosts: list[str] | None) -> list[str] | None:
         if hosts is not None and any(not HOST_NAME.fullmatch(host) for host in hosts):
             raise ValidationError("Must be lower-case host names without port or path.")
@@ -125,6 +132,22 @@ def check_keys(hashes: list[str] | None, organization_id: UUID) -> list[str] | N
     except ApiKeyNotFound:
         raise ValidationError("One of the keys does not belong to the organization.") from None
     return hashes
+
+
+def check_models(
+    names: list[str] | None, organization_id: UUID | None, stored: Iterable[str] | None
+) -> list[str] | None:
+    """Returns names of models, each a public or canonical slug; ``None`` stands for all models.
+
+    Those of ``stored`` may have left the catalogue since. Any other text matches no request, and
+    credits would pay for what the credential is meant for.
+    """
+    kept = frozenset(stored or ())
+    new = [name for name in names or () if name not in kept]
+    if patterns := [name for name in new if name.endswith("/*")]:
+        raise ValidationError(f"{patterns[0]} is no model: name each model of the author.")
+    canonical_models(new, organization_id)
+    return names
 
 
 def _check_secret(provider: PrivateProvider | Provider | None, secret: Secret) -> None:

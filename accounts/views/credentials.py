@@ -83,7 +83,11 @@ class ByokViewSet(CreatingViewSet):
         secret, or a new one. `null` with `key` also forgets where the secret was used first.
         """
         credential = self.get_object()
-        fields = self.read_body(UpdateByokSerializer, provider_slug=credential.provider_slug)
+        fields = self.read_body(
+            UpdateByokSerializer,
+            provider_slug=credential.provider_slug,
+            stored_models=credential.allowed_models,
+        )
         credential.edit(secret=fields.pop("key", None), **fields)
         return self.respond(credential)
 

@@ -57,6 +57,8 @@ def test_add_credential_encrypts_the_secret(operator: Client, tenant: Tenant) ->
             "allowed_hosts",
             "Each entry must be a lower-case host name",
         ),
+        ({"allowed_models": "falcon"}, "allowed_models", "falcon is not a model of the catalogue."),
+        ({"allowed_models": "acme/*"}, "allowed_models", "acme/* is no model"),
     ],
 )
 def test_add_credential_refuses_invalid_fields(
@@ -111,6 +113,22 @@ def test_change_credential_keeps_a_key_that_was_revoked_later(
     operator.post(page(credential), sent)
     credential.refresh_from_db()
     assert credential.allowed_user_ids == [member]
+
+
+def test_change_credential_keeps_a_model_that_left(operator: Client, tenant: Tenant) -> None:
+    credential = factories.make_credential(
+        tenant, factories.make_provider(), SECRET, allowed_models=["acme/gone"]
+    )
+    factories.make_model("acme/falcon")
+    form = {"sort_order": "0", "declared_zdr": "unknown"}
+    operator.post(page(credential), {**form, "allowed_models": "acme/gone,acme/falcon"})
+    credential.refresh_from_db()
+    assert credential.allowed_models == ["acme/gone", "acme/falcon"]
+
+    before = fingerprint()
+    response = operator.post(page(credential), {**form, "allowed_models": "acme/gone,acme/none"})
+    assert list(response.context["adminform"].form.errors) == ["allowed_models"]
+    assert fingerprint() == before
 
 
 def test_what_was_proposed_before_a_rotation_names_the_new_hash(

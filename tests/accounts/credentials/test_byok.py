@@ -92,6 +92,7 @@ def test_create_stores_every_field(
 ) -> None:
     workspace = make_workspace(tenant.organization)
     member = make_member(tenant.organization)
+    factories.make_model("acme/falcon")
     fields = {
         "name": "Production",
         "disabled": True,
@@ -158,6 +159,32 @@ def test_create_refuses_invalid_fields_by_name(
     assert error["metadata"]["error_type"] == "invalid_request"
     (field,) = error["metadata"]["fields"]
     assert field.partition(".")[0].partition("[")[0] == named.partition("[")[0]
+
+
+@pytest.mark.parametrize(
+    "name", ["falcon", "acme/*", "acme/falcon:nitro", "acme/falcom", "mine/own"]
+)
+def test_create_refuses_a_model_that_no_request_has(
+    management: APIClient, provider: Provider, name: str
+) -> None:
+    factories.make_model("acme/falcon")
+    other = factories.make_tenant("Other").organization
+    factories.make_model("mine/own", canonical_slug="mine/own", organization=other)
+    with snapshots.unchanged():
+        response = post(management, allowed_models=["acme/falcon", name])
+    assert named(response) == (400, {"allowed_models"})
+
+
+def test_create_takes_both_slugs_of_a_model_and_those_of_own_models(
+    management: APIClient, tenant: Tenant, provider: Provider
+) -> None:
+    factories.make_model("acme/falcon")
+    owner = tenant.organization
+    factories.make_model("mine/own", canonical_slug="mine/own", organization=owner)
+    names = ["acme/falcon", "acme/falcon-2026-01-01", "mine/own"]
+    response = post(management, allowed_models=names)
+    assert response.status_code == 201
+    assert response.json()["data"]["allowed_models"] == names
 
 
 def test_create_requires_a_provider_and_a_key(management: APIClient) -> None:

@@ -23,7 +23,15 @@ from tests.support import factories
 from tests.support.credentials import MALFORMED
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
-from tests.support.governance import ask_service, caller, make_member, missing, send, stamp
+from tests.support.governance import (
+    ask_service,
+    caller,
+    make_member,
+    missing,
+    named,
+    send,
+    stamp,
+)
 from tests.support.inference.site import TENANT_SECRET, Site
 from tests.support.simulator.server import Simulator
 
@@ -115,7 +123,7 @@ def test_foreign_deleted_and_unknown_credentials_are_not_found(
                 {"disabled": False},
                 {"is_required": False},
                 {"is_byok_only": False},
-                {"allowed_models": ["a", "b"]},
+                {"allowed_models": []},
                 {"allowed_user_ids": []},
                 {"declared_region": "us"},
                 {"declared_zdr": False},
@@ -225,15 +233,16 @@ def test_the_lists_of_an_organization_have_few_entries_together(
     factories.make_credential(
         factories.make_tenant("Other"), Provider.objects.get(), allowed_models=["x"] * 9
     )
+    models = [factories.make_model(f"acme/{letter}").slug for letter in "abcdefg"]
     monkeypatch.setattr(credentials, "_MOST_ENTRIES", 6)
     why = "The lists of all credentials of an organization can have at most 6 entries, and have"
     with snapshots.unchanged():
-        answer = patch(management, credential, {"allowed_models": ["a", "b", "c", "d"]})
+        answer = patch(management, credential, {"allowed_models": models[:4]})
     assert answer.status_code == 400
     assert answer.json()["error"]["metadata"]["fields"] == {
         "allowed_models": f"{why} 4. Shorten some."
     }
-    assert patch(management, credential, {"allowed_models": ["a", "b", "c"]}).status_code == 200
+    assert patch(management, credential, {"allowed_models": models[:3]}).status_code == 200
 
     body = {"provider": "acme", "key": SECRET}
     with snapshots.unchanged():
@@ -246,9 +255,22 @@ def test_the_lists_of_an_organization_have_few_entries_together(
 
     # What is stored may be kept, exchanged and shortened.
     monkeypatch.setattr(credentials, "_MOST_ENTRIES", 1)
-    for models in (["d", "e", "f"], ["g"]):
-        answer = patch(management, credential, {"name": "new", "allowed_models": models})
-        assert answer.json()["data"]["allowed_models"] == models
+    for names in (models[3:6], models[6:]):
+        answer = patch(management, credential, {"name": "new", "allowed_models": names})
+        assert answer.json()["data"]["allowed_models"] == names
+
+
+def test_patch_keeps_a_model_that_left_and_takes_no_other_that_is_none(
+    management: APIClient, credential: ByokCredential
+) -> None:
+    factories.make_model("acme/hawk")
+    kept = ["acme/hawk", "acme/falcon"]
+    answer = patch(management, credential, {"allowed_models": kept})
+    assert answer.json()["data"]["allowed_models"] == kept
+    with snapshots.unchanged():
+        for name in ("falcon", "acme/*", "acme/falcon:nitro", "acme/kestrel"):
+            answer = patch(management, credential, {"allowed_models": [*kept, name]})
+            assert named(answer) == (400, {"allowed_models"})
 
 
 def test_delete_wipes_the_secret_and_keeps_a_tombstone(
