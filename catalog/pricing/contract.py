@@ -29,7 +29,7 @@ from catalog.pricing.rules import (
     find_rule_problem,
 )
 from catalog.pricing.usage import Usage
-from config.api.text import plain_digits
+from config.api.text import CONTROL_CHARACTERS, plain_digits
 
 DECIMAL: Final = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,30})?")
 MAX_OVERRIDES: Final = 32
@@ -198,6 +198,9 @@ class _Reader:
             self.add(f"{path}.billable", f"must be one of {', '.join(Billable)}")
             return
         billable, variant = Billable(line.billable), line.variant or ""
+        if CONTROL_CHARACTERS.search(variant):
+            self.add(f"{path}.variant", "must not contain control characters")
+            return
         if (billable, variant, line.unit) == (Billable.IMAGE, "", "token"):
             # The tokens of a generated image.
             billable, variant = Billable.COMPLETION, "image"

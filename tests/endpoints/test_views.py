@@ -17,6 +17,7 @@ from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.endpoints.creating import ROUTE, assert_refused, managed_view
 from tests.support.factories import Tenant
+from tests.support.governance import named, send
 from tests.support.simulator.server import Simulator
 
 # All members, as the newest contract shows them and with our own, of an endpoint that states none.
@@ -357,3 +358,22 @@ def test_put_pricing_names_the_wrong_member_and_changes_nothing(
         response = management.put(f"{ROUTE}/{endpoint.pk}/pricing", body)
         assert response.status_code == 400, response.content
         assert name in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("text", ["\x00", "\ud800"])
+@pytest.mark.parametrize(
+    ("method", "place"), [("POST", ""), ("PATCH", "/{id}"), ("PUT", "/{id}/pricing")]
+)
+def test_a_variant_that_cannot_be_stored_is_refused_by_its_place(
+    management: APIClient,
+    endpoint: PrivateEndpoint,
+    request_body: dict[str, Any],
+    method: str,
+    place: str,
+    text: str,
+) -> None:
+    body = {"pricing": FULL_PRICING, "lines": [LINE | {"variant": text}]}
+    path = f"private-endpoints{place.format(id=endpoint.pk)}"
+    with snapshots.unchanged():
+        answer = send(management, method, path, request_body | body if method == "POST" else body)
+    assert named(answer) == (400, {"lines[0].variant"})

@@ -180,6 +180,14 @@ SECOND = {"billable": "second", "unit": "second", "price": "1"}
             ".variant: must be one of 'write', 'write_1h', 'audio'",
         ),
         ({}, SECOND | {"variant": "hd"}, ".variant: must be left out"),
+        *(
+            (
+                {},
+                {"billable": "image", "unit": "image", "variant": f"hd{bad}", "price": "1"},
+                ".variant: must not contain control characters",
+            )
+            for bad in ("\x00", "\n", "\x9f", "\ud800")
+        ),
         ({}, SECOND | {"price": "x"}, ".price: must be a decimal"),
         ({}, SECOND | {"conditions": {}}, ".conditions: has no condition"),
     ],
