@@ -158,8 +158,8 @@ class WorkspaceViewSet(CreatingViewSet):
         members = Member.objects.for_organization(self.organization_id).find_all(ids)
         return Response({"removed_count": workspace.remove_members(members)})
 
-    @operation("listWorkspaceBudgets", None, BudgetListSerializer, (404,))
-    @action(detail=True)
+    @operation("listWorkspaceBudgets", None, BudgetListSerializer, (400, 404))
+    @action(detail=True, serializer_class=BudgetSerializer, pagination_class=None, is_list=True)
     def budgets(self, request: Request, workspace_ref: str) -> Response:
         """Lists the budgets of a workspace, the shortest interval first."""
         workspace = self.get_object()

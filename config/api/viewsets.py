@@ -22,28 +22,6 @@ from config.api.pagination import OffsetPagination
 from config.api.text import NOT_STORABLE, parse_uuid
 
 
-class ListFilters(DjangoFilterBackend):  # type: ignore[misc]
-    """Applies the filters of a list; refuses a field of its rows by which it cannot be filtered.
-
-    Its caller expects some rows, and would take all of them for those.
-    """
-
-    def filter_queryset(self, request: Request, queryset: QuerySet[Any], view: Any) -> Any:
-        filters = getattr(view, "filterset_class", None)
-        known = {
-            "offset",
-            "limit",
-            *view.own_parameters,
-            *(filters.base_filters if filters else ()),
-        }
-        others = [name for name in request.query_params if name not in known]
-        fields = view.get_serializer().fields if others else ()
-        if wrong := [name for name in others if name in fields]:
-            text = "This list cannot be filtered by this field. Leave it out."
-            raise ValidationError({name: [text] for name in wrong})
-        return super().filter_queryset(request, queryset, view)
-
-
 class OrganizationViewSet(GenericViewSet[Any]):
     """A resource whose queryset has ``for_organization()``; foreign rows are not found.
 
@@ -51,7 +29,7 @@ class OrganizationViewSet(GenericViewSet[Any]):
     and ``not_found``, the error for an identifier that names no row.
     """
 
-    filter_backends = [ListFilters]
+    filter_backends = [DjangoFilterBackend]
     pagination_class: type[BasePagination] = OffsetPagination
     lookup_value_regex = "[^/]+"
     not_found: ClassVar[type[NotFound]] = NotFound
@@ -59,8 +37,32 @@ class OrganizationViewSet(GenericViewSet[Any]):
     own_parameters: ClassVar[tuple[str, ...]] = ()
     # Parameters of all operations, or of those with this name in their path, for the document.
     shared_parameters: ClassVar[tuple[OpenApiParameter, ...]] = ()
-    # ``@action(is_list=True)`` documents the pages of a nested list.
+    # ``@action(is_list=True)`` marks a nested list, whose pages are documented.
     is_list: ClassVar[bool] = False
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().initial(request, *args, **kwargs)
+        if self.action == "list" or (self.is_list and request.method in ("GET", "HEAD")):
+            self._refuse_row_fields()
+
+    def _refuse_row_fields(self) -> None:
+        """Raises a 400 for a field of a list's rows by which it cannot be filtered.
+
+        Its caller expects some rows, and would take all of them for those.
+        """
+        filters = getattr(self, "filterset_class", None)
+        known = {
+            "offset",
+            "limit",
+            *self.own_parameters,
+            *(filters.base_filters if filters else ()),
+        }
+        others = [name for name in self.request.query_params if name not in known]
+        serializer: Any = self.get_serializer() if others else None
+        fields = serializer.fields if others else ()
+        if wrong := [name for name in others if name in fields]:
+            text = "This list cannot be filtered by this field. Leave it out."
+            raise ValidationError({name: [text] for name in wrong})
 
     @property
     def organization_id(self) -> UUID:

@@ -2,7 +2,7 @@
 
 The document says which values are wrong: by their type, their length, their range or their form.
 What a field refuses for another reason is tested with its resource. A query parameter refuses
-these values too, and no other.
+these values too, and no other. A list refuses each field of its rows that is no parameter of it.
 """
 
 from __future__ import annotations
@@ -53,6 +53,10 @@ DAYS: Final = ("/activity", "date")
 # What a field holds beside another one: the type of a destination says what its configuration is,
 # and the lines of a price are read with its rates.
 DEPENDENT: Final = {"config", "lines"}
+# The tags of the catalogue, whose lists are no rows of an organization.
+CATALOGUE: Final = {"models", "embeddings", "images", "providers"}
+# Every list ignores these where it has no pages.
+PAGES: Final = {"offset", "limit"}
 # Bodies of the data plane; `test_openapi_requests` compares their parser with the document.
 INFERENCE: Final = (
     "/audio/", "/chat/", "/completions", "/embeddings", "/images", "/messages", "/rerank",
@@ -70,9 +74,7 @@ def _list_bodies() -> Iterator[tuple[str, str]]:
 def _schema_of(method: str, path: str) -> dict[str, Any]:
     body = GOLDEN["paths"][path][method.lower()]["requestBody"]["content"]
     found: dict[str, Any] = body["application/json"]["schema"]
-    while "$ref" in found:
-        found = GOLDEN["components"]["schemas"][found["$ref"].rpartition("/")[2]]
-    return found
+    return _resolve(found)
 
 
 def _list_wrong(schema: dict[str, Any]) -> Iterator[dict[str, str]]:
@@ -139,6 +141,31 @@ def _judge(schema: dict[str, Any]) -> tuple[list[str], list[str]]:
     return allowed, wrong
 
 
+def _resolve(schema: dict[str, Any]) -> dict[str, Any]:
+    while "$ref" in schema:
+        schema = GOLDEN["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+    return schema
+
+
+def _list_unfiltered() -> dict[str, set[str]]:
+    """Returns by path the fields of a list's rows that are no parameters of the list."""
+    found = {}
+    for path, operations in GOLDEN["paths"].items():
+        operation = operations.get("get", {})
+        if not operation or CATALOGUE.intersection(operation["tags"]):
+            continue
+        answer = operation["responses"]["200"]["content"].get("application/json", {"schema": {}})
+        rows = _resolve(answer["schema"]).get("properties", {}).get("data", {})
+        if rows.get("type") == "array":
+            parameters = operation.get("parameters", ())
+            known = PAGES | {each["name"] for each in parameters if each["in"] == "query"}
+            found[path] = _resolve(rows["items"])["properties"].keys() - known
+    return found
+
+
+UNFILTERED: Final = _list_unfiltered()
+
+
 def _find_address(path: str, world: dict[str, Any]) -> str:
     """Returns the address of a path with a row of the tenant in it."""
     path = path.replace("{author}/{slug}", "author/model-1b").replace("{version}", "1")
@@ -185,3 +212,13 @@ def test_a_query_parameter_refuses_what_its_schema_does_not_allow_and_nothing_el
                 if answer.status_code != 400 or name not in refused(answer)[1]:
                     differing.append((path, name, text, answer.content))
     assert differing == []
+
+
+@pytest.mark.parametrize("path", UNFILTERED)
+def test_a_list_refuses_a_field_of_its_rows_by_which_it_cannot_be_filtered(
+    management: APIClient, path: str
+) -> None:
+    # Before any row of the path is looked for.
+    address = "/api/v1" + re.sub(r"\{\w+\}", "x", path)
+    for name in sorted(UNFILTERED[path]):
+        assert refused(management.get(address, {name: "x"})) == (400, {name})
