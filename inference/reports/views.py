@@ -231,6 +231,7 @@ class FeedbackViewSet(OrganizationViewSet):
 
     permission_classes = [ManagementKey]
     queryset = Generation.objects.all()
+    serializer_class = FeedbackSerializer
     lookup_field = "id"
     not_found = GenerationNotFound
     schema_tag = "generations"

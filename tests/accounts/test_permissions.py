@@ -226,6 +226,15 @@ def test_every_route_gives_every_actor_the_expected_status(
         assert (actor, status_code in (401, 403), status_code < 500) == (actor, False, True)
 
 
+@pytest.mark.parametrize("actor", ["inference", "management"])
+def test_no_route_fails_where_it_is_asked_what_it_takes(
+    keys: dict[str, str | None], actor: str
+) -> None:
+    client = client_of(keys[actor])
+    statuses = {route.path: client.options(route.example).status_code for route in ALL_ROUTES}
+    assert {path: status for path, status in statuses.items() if status >= 500} == {}
+
+
 class Unreadable:
     """A request body that must not be read."""
 
