@@ -18,7 +18,7 @@ from rest_framework.fields import SkipField
 from config.api.text import CONTROL_CHARACTERS, CONTROLS, INVISIBLE, NOT_STORABLE, parse_uuid
 
 _INSTANT: Final = re.compile(
-    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?"
     r"(?:Z|[+-][0-9]{2}:[0-9]{2})"
 )
 # What the patterns of the document are made of, as ECMA-262 spells it: the characters of
@@ -200,7 +200,10 @@ class ClosedObjectField(serializers.DictField):
 
 
 class InstantField(serializers.DateTimeField):
-    """An ISO 8601 moment; seconds and the offset from UTC are required."""
+    """An ISO 8601 moment; seconds and the offset from UTC are required.
+
+    Of nanoseconds, which other languages write, the microseconds stay.
+    """
 
     def to_internal_value(self, value: Any) -> datetime:
         if not isinstance(value, str) or not _INSTANT.fullmatch(value):

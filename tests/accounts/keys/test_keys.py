@@ -115,6 +115,19 @@ def test_create_stores_every_field(management: APIClient, tenant: Tenant) -> Non
     assert stored.expires_at == datetime(2099, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
 
 
+@pytest.mark.parametrize(
+    ("fraction", "microseconds"),
+    [(".1", 100_000), (".1234567", 123_456), (".999999999", 999_999)],
+)
+def test_an_expiry_may_have_up_to_nine_decimals(
+    management: APIClient, fraction: str, microseconds: int
+) -> None:
+    body = {"name": "key", "expires_at": f"2099-01-02T03:04:05{fraction}Z"}
+    assert post(management, body).status_code == 201
+    stored = ApiKey.objects.get(name="key").expires_at
+    assert stored == datetime(2099, 1, 2, 3, 4, 5, microseconds, tzinfo=UTC)
+
+
 @pytest.mark.parametrize("field", ["expires_at", "limit", "limit_reset", "creator_user_id"])
 def test_create_accepts_null(management: APIClient, field: str) -> None:
     assert post(management, {"name": "key", field: None}).status_code == 201
@@ -165,7 +178,7 @@ MALFORMED: list[tuple[str, str]] = [
             "2099-01-02T03:04:05z", "2099-01-02T03:04:05+0200", "2099-01-02T03:04:60Z",
             "2099-02-30T03:04:05Z", "2099-01-02T24:00:00Z", "2099-01-02T03:04:05+24:00",
             "9999-12-31T23:59:59-01:00", "0001-01-01T00:00:00+01:00", "2020-01-01T00:00:00Z", "",
-            "2099-01-02T03:04:05Z\\n", "２099-01-02T03:04:05Z", "2099-01-02T03:04:05.1234567Z",
+            "2099-01-02T03:04:05Z\\n", "２099-01-02T03:04:05Z", "2099-01-02T03:04:05.1234567890Z",
             "20990102T030405Z",
         )),
         *(("external", f'{{"user": {text}}}') for text in (
