@@ -25,7 +25,7 @@ from endpoints.models import PrivateEndpoint, Proof, Validation, ValidationSlot,
 from endpoints.validation.attempt import Calls, HostScope, find_attempt
 from endpoints.validation.calls import CallLimits
 from endpoints.validation.checks import CheckFailed, Outcome, Reason, Result
-from endpoints.validation.parameters import MOST_TRIAL_TOKENS, learn_parameters
+from endpoints.validation.parameters import MOST_TRIAL_TOKENS, TRIALS, learn_parameters
 from endpoints.validation.probes import probe
 
 logger = logging.getLogger(__name__)
@@ -134,10 +134,9 @@ def examine(
             probing_slot.extend(settings.VALIDATION_TIMEOUT)
             if not connection.in_atomic_block:
                 connection.close()
-            validation.parameters = result.parameters
-            for call, dialect in calls:
-                if result.operations.get(call.operation) == Proof.PROVEN:
-                    asyncio.run(learn_parameters(call, dialect, policy, endpoint, result, most))
+            for call, dialect in _select_tried(calls, result):
+                validation.parameters = result.parameters
+                asyncio.run(learn_parameters(call, dialect, policy, endpoint, result, most))
     except CheckFailed as failure:
         result.checks.append(failure.check)
         result.outcome = failure.outcome
@@ -195,6 +194,15 @@ def _limit_trials(limits: CallLimits, result: Result) -> float:
         return MOST_TRIAL_TOKENS
     spent = sum(usage.prompt + usage.completion for usage in result.usages)
     return min(MOST_TRIAL_TOKENS, limits.tokens - spent)
+
+
+def _select_tried(calls: Calls, result: Result) -> Calls:
+    """Returns the calls of the proven operations whose parameters are tried."""
+    return [
+        each
+        for each in calls
+        if each[0].operation in TRIALS and result.operations.get(each[0].operation) == Proof.PROVEN
+    ]
 
 
 def _select_proven(calls: Calls, baseline: Validation) -> Calls:

@@ -17,6 +17,7 @@ from endpoints.models import PrivateEndpoint, Validation
 from tests.support import factories
 from tests.support.endpoints.creating import ROUTE, assert_refused
 from tests.support.endpoints.validating import failed, passed, validate
+from tests.support.factories import Tenant
 from tests.support.simulator.server import Simulator
 from tests.support.upstreams import tls
 
@@ -55,6 +56,14 @@ def test_it_is_activated_at_its_creation(
     created = management.post(ROUTE, body)
     assert created.status_code == 201, created.json()
     assert created.json()["data"]["status"] == "active"
+
+
+def test_a_deployment_without_trials_says_nothing_of_parameters(
+    management: APIClient, tenant: Tenant, draft: PrivateEndpoint
+) -> None:
+    body = {"workspace_id": str(tenant.workspace.pk), "probe_parameters": True}
+    answer = management.post(f"{ROUTE}/{draft.pk}/validate", body)
+    assert answer.json() == {"data": {"passed": True, "checks": passed(CHECKS)}}
 
 
 def vectors(*embeddings: Any, usage: Any = None) -> bytes:
