@@ -61,6 +61,12 @@ _AWAY: Final = (
     OSError,
 )
 
+# What asyncpg raises beside ``OSError`` where a connection is not to be had: PostgreSQL refuses it,
+# no server is of the kind that ``target_session_attrs`` wants, or asyncpg does not understand it.
+_REFUSED: Final = (
+    asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, ValueError
+)  # fmt: skip
+
 
 class PoolerFound(Exception):
     """The server at the other end is a pooler."""
@@ -91,7 +97,7 @@ class DirectConnection:
                 timeout=CONNECT_SECONDS,
                 server_settings={"application_name": APPLICATION_NAME},
             )
-        except (asyncpg.PostgresError, ValueError) as exc:
+        except _REFUSED as exc:
             if _REFUSED_OPTIONS in str(exc):
                 raise PoolerFound from None
             raise OSError(str(exc)) from exc
@@ -139,7 +145,7 @@ async def _refuse_pooler(connection: asyncpg.Connection) -> None:
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
             tag = await connection.execute(f"SELECT WHERE pg_backend_pid() = {pid}")
-    except (asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
+    except _REFUSED as exc:
         connection.terminate()
         raise OSError(str(exc)) from exc
     except BaseException:

@@ -55,7 +55,10 @@ _WORDS: Final = (
         "stopped",
     ),
     (re.compile("closed|lost|server conn crashed"), "broken"),
-    (re.compile("read-only transaction|session is read-only"), "read_only"),
+    (
+        re.compile("read-only transaction|session is read-only|hosts match the target attribute"),
+        "read_only",
+    ),
     (re.compile("No space left"), "disk_full"),
     (re.compile("could not (write|extend|create|sync|read) "), "input_output"),
     (re.compile("get a connection after|connections are busy"), "pool"),

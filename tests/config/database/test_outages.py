@@ -17,6 +17,7 @@ from psycopg_pool import PoolTimeout
 
 from config.api.handler import from_framework
 from config.database import outages as module
+from config.database.direct import DirectConnection
 from config.database.outages import Outages, PoolFilter, find_reason, is_away
 from config.server.logs import UnavailableFilter
 from tests.support.bulkheads.counters import sample
@@ -107,6 +108,16 @@ def test_a_crowded_server_is_named_by_both_drivers(crowded_role: str) -> None:
     passed = OSError("a connection")
     passed.__cause__ = asynchronous.value
     assert find_reason(passed) == "connections"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_servers_of_which_none_is_writable_are_an_outage() -> None:
+    given = connection.get_connection_params()
+    options = f"{given.get('options', '')} -c default_transaction_read_only=on".strip()
+    given |= {"target_session_attrs": "read-write", "options": options}
+    with pytest.raises(OSError, match="None of the hosts") as refused:
+        asyncio.run(DirectConnection.open(given))
+    assert find_reason(refused.value) == "read_only"
 
 
 @pytest.fixture

@@ -21,8 +21,10 @@ from billing import ledger, reviews
 from billing.models import Account, Excess, Meter, Transfer
 from catalog.dialects.base import Operation
 from catalog.pricing import MOST_NANO, Usage
+from config.api.errors import Unavailable
 from config.server.batching.batcher import Batcher
 from config.server.batching.waits import Blocked
+from config.sql import Statement
 from inference.admission.decide import AdmissionRequest
 from inference.admission.estimate import Claim
 from inference.exchange.gateway import Gateway
@@ -30,12 +32,14 @@ from inference.models import Generation, Journal
 from inference.requests import parsing
 from inference.settlement.settle import MOST_COUNT, Settlement, SettlementStore
 from inference.settlement.sweeper import sweep
+from inference.store import DataPlaneConnection
 from inference.taps.figures import WorkerWatcher
 from tests.support import factories
 from tests.support.database.locks import locked, waiting
 from tests.support.factories import Tenant
 from tests.support.inference.site import Site, content_of, events_of
 from tests.support.ledger import assert_in_order
+from tests.support.machine.waiting import wait_until
 
 # More than any cost in these tests.
 HOLD = 1_000_000
@@ -363,6 +367,31 @@ def test_a_stream_survives_a_database_outage_and_settles_after_it(site: Site) ->
     site.upstream.clear()
     site.upstream.release(20)
     assert site.chat().status_code == 200
+
+
+def test_a_settlement_waits_while_no_server_is_writable(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    row = make_generation(tenant)
+    options = connection.settings_dict["OPTIONS"]
+    read_only = f"{options.get('options', '')} -c default_transaction_read_only=on".strip()
+
+    async def run() -> None:
+        settlements, plane = SettlementStore(), DataPlaneConnection()
+        with monkeypatch.context() as changed:
+            changed.setitem(options, "target_session_attrs", "read-write")
+            changed.setitem(options, "options", read_only)
+            with pytest.raises(Unavailable):
+                await plane.execute(Statement("one", "SELECT 1"), [])
+            item = Settlement(row.pk, "completed", usage=Usage(1, 2), cost_nano=3)
+            storing = asyncio.create_task(settlements.store([item]))
+            await asyncio.to_thread(wait_until, lambda: "1 settlements wait" in caplog.text)
+        assert list(await storing) == [None]
+        await settlements.close()
+        await plane.close()
+
+    asyncio.run(run())
+    assert facts(row) == ("completed", 1, 2, 3, None)
 
 
 def is_connected(pids: list[int]) -> bool:
