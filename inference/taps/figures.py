@@ -27,7 +27,7 @@ from inference.exchange.failures import CredentialRefused, RefusedScope
 from inference.filters.definitions import Finding
 from inference.models import Generation
 from inference.requests.parsing import InferenceRequest
-from inference.routing.health import WINDOW_SECONDS, HealthTable
+from inference.routing.health import WINDOW_SECONDS, HealthTable, classify_attempt
 from inference.routing.routes import Candidate, CatalogSnapshot, Route
 from inference.settlement.settle import Settlement
 from inference.taps.spans import record_attempt
@@ -92,7 +92,7 @@ _ATTEMPTS: Final = figures.counter(
 )
 _FAILED_ATTEMPTS: Final = figures.counter(
     "causeway_failed_attempts_total",
-    "Attempts at providers that failed, by the kind of failure.",
+    "Attempts that failed, but not by their callers, by the kind of failure.",
     ("provider", "kind"),
 )
 _FALLBACKS: Final = figures.counter(
@@ -248,14 +248,17 @@ class WorkerWatcher:
         if tracing.tracer is not None:
             record_attempt(tracing.tracer, candidate, operation, milliseconds, error)
         if error is not None:
+            # One whose answer has begun counts at the end of its generation.
+            _ATTEMPTS.amounts[names.name(candidate.route)[0],] += 1
             self.note_failure(candidate, error)
         elif self._refused.providers and not candidate.is_byok:
             self._refused.clear(candidate.route.facts.provider_slug)
 
     def note_failure(self, candidate: Candidate, error: GatewayError) -> None:
-        provider, *_ = names.name(candidate.route)
-        _ATTEMPTS.amounts[provider,] += 1
-        _FAILED_ATTEMPTS.amounts[provider, getattr(error, "kind", None) or "other"] += 1
+        # What its caller caused says nothing of a provider.
+        if classify_attempt(error, has_own_credential=candidate.is_byok) is not None:
+            kind = getattr(error, "kind", None) or "other"
+            _FAILED_ATTEMPTS.amounts[names.name(candidate.route)[0], kind] += 1
         if isinstance(error, CredentialRefused) and error.scope is not None:
             self._alerts.report(candidate, error, error.scope)
         elif isinstance(error, UpstreamError) and not isinstance(error, UpstreamRefused):

@@ -100,6 +100,35 @@ def test_a_fallback_counts_by_the_provider_that_failed(site: Site) -> None:
     site.eventually(lambda: [read(name) for name in names] == [each + 1 for each in before])
 
 
+@pytest.mark.parametrize(
+    ("behaviour", "failures"),
+    [
+        ("sim-reset-stream", 1),
+        ("sim-status-500", 1),
+        ("sim-status-429", 1),
+        ("sim-status-400", 0),
+        ("sim-too-long", 0),
+    ],
+)
+def test_an_attempt_counts_once_and_fails_unless_its_caller_caused_it(
+    site: Site, behaviour: str, failures: int
+) -> None:
+    provider = site.another_provider("judged")
+    site.publish(behaviour, provider=provider)
+
+    def read() -> list[float]:
+        text = read_metrics(site.server)
+        names = ("generations", "attempts", "failed_attempts")
+        return [
+            sum_samples(text, f"causeway_{name}_total", provider=provider.slug) for name in names
+        ]
+
+    ended, attempts, failed = read()
+    site.chat(stream=True)
+    site.eventually(lambda: read()[0] == ended + 1)
+    site.eventually(lambda: read() == [ended + 1, attempts + 1, failed + failures])
+
+
 def test_private_endpoints_name_neither_provider_nor_model(site: Site) -> None:
     site.own()
     labels = {"provider": "private", "model": "private", "status": "completed"}
