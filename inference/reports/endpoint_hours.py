@@ -36,7 +36,10 @@ BUSY_MINUTES: Final = """
         ) >= 0.8 * count(*) AS is_up
     FROM recent, jsonb_array_elements(attempts) WITH ORDINALITY AS tried (attempt, number)
     WHERE status <> 'pending'
-    AND coalesce(attempt ->> 'error_type', '') NOT IN ('invalid_request', 'rate_limit_exceeded')
+    AND coalesce(attempt ->> 'error_type', '') NOT IN (
+        'invalid_request', 'payload_too_large', 'context_length_exceeded',
+        'content_policy_violation', 'rate_limit_exceeded'
+    )
     AND NOT ((attempt ->> 'is_byok')::bool AND (attempt ->> 'status')::int IN (401, 402, 403))
     AND ((attempt ->> 'is_byok')::bool
         AND (attempt ->> 'endpoint_id')::uuid IN ({elsewhere})) IS NOT TRUE

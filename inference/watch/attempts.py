@@ -31,7 +31,10 @@ TRIED: Final = """
 # Whether a row of ``TRIED`` is a failure of its provider and endpoint.
 IS_FAILURE: Final = """(
     error_type IS NOT NULL AND NOT is_refused
-    AND error_type NOT IN ('invalid_request', 'rate_limit_exceeded')
+    AND error_type NOT IN (
+        'invalid_request', 'payload_too_large', 'context_length_exceeded',
+        'content_policy_violation', 'rate_limit_exceeded'
+    )
 )"""
 # The errors of generations in ``recent``: each failed attempt, and each generation that failed
 # before its first one.

@@ -15,6 +15,7 @@ from rest_framework.test import APIClient
 
 from catalog.lists import traffic
 from catalog.models import ModelEndpoint
+from config.api.errors import ContentRefused, ContextTooShort, PayloadTooLarge
 from inference.models import DailyUsage, EndpointHour
 from inference.reports.hours import hour_of, roll_up_hours, sum_hours_again
 from inference.reports.rollups import roll_up_usage
@@ -93,9 +94,11 @@ def test_uptime_is_the_share_of_busy_minutes_without_many_failures(
     minute(10, good=10, bad=0)
     # A stream that ends early after its first token counts as a failure.
     minute(20, good=7, bad=3, attempt={})
-    # These do not count: too few attempts, invalid requests, rate limits, own credentials.
+    # These do not count: too few attempts, refused requests, rate limits, own credentials.
     minute(4, good=0, bad=9)
     minute(11, good=0, bad=10, attempt={"status": 400, "error_type": "invalid_request"})
+    for ago, kind in ((14, ContextTooShort), (15, ContentRefused), (16, PayloadTooLarge)):
+        minute(ago, good=0, bad=10, attempt={"status": 400, "error_type": kind.error_type})
     minute(12, good=0, bad=10, attempt={"status": 429, "error_type": "rate_limit_exceeded"})
     minute(13, good=0, bad=10, attempt={**failure, "status": 401, "is_byok": True})
     # The first is within the last day, the second is older.

@@ -13,6 +13,12 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from catalog.models import CredentialRefusal, ModelEndpoint
+from config.api.errors import (
+    ContentRefused,
+    ContextTooShort,
+    PayloadTooLarge,
+    UpstreamRefused,
+)
 from config.apps import Role
 from config.clocks.clock import clock
 from endpoints.models import PrivateEndpoint
@@ -109,14 +115,15 @@ def test_a_fallback_shows_the_endpoint_that_failed(tenant: Tenant, public: Model
 
 
 def test_what_a_caller_caused_is_no_failure(tenant: Tenant, public: ModelEndpoint) -> None:
+    for kind in (UpstreamRefused, ContextTooShort, ContentRefused, PayloadTooLarge):
+        fail(tenant, public, kind.error_type)
     for _ in range(9):
-        fail(tenant, public, "invalid_request")
         fail(tenant, public, "rate_limit_exceeded")
         refused = attempt(public, "provider_unavailable", is_byok=True, status=401)
         make(tenant, public, refused, attempt(public))
     [endpoint] = build_board().endpoints
 
-    assert endpoint.traffic.attempts == 36
+    assert endpoint.traffic.attempts == 31
     assert (endpoint.traffic.failed, endpoint.traffic.limited) == (0, 9)
     assert endpoint.level is Level.GOOD
 
