@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -104,6 +105,29 @@ def test_one_run_of_work_renews_what_it_holds(
 
     monkeypatch.setattr(work, "DUTIES", (work.Duty("duty", 60.0, run),))
     assert work._run_once()
+    Lease.objects.all().delete()
+
+
+def test_a_step_that_fails_ends_no_heartbeat(
+    transactional_db: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    stop = threading.Event()
+    begun: list[None] = []
+
+    def fail() -> None:
+        begun.append(None)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT missing")
+
+    with Lease.objects.hold("duty", every_seconds=60):
+        change(renewed_at=TransactionNow() - timedelta(seconds=20))
+        with beside(partial(work._keep_beating, stop, fail, Lease.objects.renew)):
+            try:
+                wait_until(was_renewed)
+                wait_until(lambda: len(begun) > 1)
+            finally:
+                stop.set()
+    assert "the heartbeat failed" in caplog.messages
     Lease.objects.all().delete()
 
 

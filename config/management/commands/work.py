@@ -245,14 +245,17 @@ def _run_once() -> bool:
 def _keep_beating(stop: threading.Event, *steps: Callable[[], object]) -> None:
     """Does the steps of a heartbeat, such as the renewal of leases, until ``stop`` is set."""
     while not stop.wait(_BEAT_SECONDS):
-        try:
-            for step in steps:
+        for step in steps:
+            try:
                 step()
-        except Exception as exc:
-            if not is_away(exc):
-                raise
-            outages.report(exc)
-            connection.close()
+            except Exception as exc:
+                connection.close()
+                if is_away(exc):
+                    outages.report(exc)
+                    break
+                # A bug in one step must end neither the others nor this: the duties go on, and
+                # without a lease others do them too.
+                logger.exception("the heartbeat failed")
         outages.end_old()
 
 
