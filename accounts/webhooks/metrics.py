@@ -12,13 +12,14 @@ from prometheus_client.registry import Collector
 from accounts.webhooks.dispatching import waiting_events
 from accounts.webhooks.models import Delivery, Subscription
 from config.clocks.clock import clock
+from config.outbound.engine import SLOW_MS
 
 
 class DeliveryCollector(Collector):
     """Collects the age of the oldest event that nobody has tried to send, and failing receivers.
 
-    Receivers that fail do not raise the age: they are their owners' affair. Collects nothing while
-    the database is unreachable, so that other metrics are still served.
+    Receivers that fail or are slow do not raise the age: they are their owners' affair. Collects
+    nothing while the database is unreachable, so that other metrics are still served.
     """
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -29,6 +30,7 @@ class DeliveryCollector(Collector):
                 attempts=0,
                 subscription__disabled=False,
                 subscription__failures=0,
+                subscription__mean_ms__lte=SLOW_MS,
             )
             oldest = [
                 waiting.aggregate(oldest=Min("created_at"))["oldest"],

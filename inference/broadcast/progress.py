@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from accounts.destinations.models import MOST_IN_A_BATCH
 from accounts.models import BroadcastProgress, BroadcastWait
+from config.outbound.engine import SLOW_MS
 from config.outbound.sending import SendingOutcome
 from config.sql import fetch_rows
 from inference.broadcast.reading import KEPT, Page, count_between, oldest_kept_id
@@ -38,7 +39,12 @@ _REQUESTS: Final = Counter(
 )
 _STATE: Final = """
 SELECT
-    coalesce(extract(epoch FROM now() - min(p.cursor_at) FILTER (WHERE p.failures = 0)), 0),
+    coalesce(
+        extract(epoch FROM now() - min(p.cursor_at) FILTER (
+            WHERE p.failures = 0 AND p.mean_ms <= %(slow)s
+        )),
+        0
+    ),
     count(*) FILTER (WHERE p.failures > 0)
 FROM accounts_broadcastprogress p
 JOIN accounts_broadcastdestination d ON d.id = p.destination_id
@@ -187,21 +193,22 @@ def _store(page: Page, changes: dict[str, Any], *, has_ended: bool) -> bool:
 class BroadcastCollector(Collector):
     """Collects how far the slowest destination that takes what it is sent is behind.
 
-    Destinations that fail are counted apart: their owners must mend them. Collects nothing while
-    the database is unreachable, so that other metrics are still served.
+    Destinations that fail are counted apart, and slow ones are left out: both are their owners'
+    affair. Collects nothing while the database is unreachable, so that other metrics are still
+    served.
     """
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         lag = GaugeMetricFamily(
             "causeway_broadcast_lag_seconds",
-            "The age of the oldest cursor of a broadcast destination that does not fail.",
+            "The age of the oldest cursor of a destination that neither fails nor is slow.",
         )
         failing = GaugeMetricFamily(
             "causeway_broadcast_failing_destinations",
             "Broadcast destinations whose last request failed.",
         )
         try:
-            [[seconds, count]] = fetch_rows(_STATE)
+            [[seconds, count]] = fetch_rows(_STATE, {"slow": SLOW_MS})
         except DatabaseError:
             return
         lag.add_metric((), float(seconds))

@@ -17,6 +17,8 @@ from standardwebhooks.webhooks import WebhookVerificationError
 from accounts.models import Organization
 from accounts.webhooks import delivering
 from accounts.webhooks.delivering import event_source
+from accounts.webhooks.dispatching import dispatch_events
+from accounts.webhooks.metrics import DeliveryCollector
 from accounts.webhooks.models import Delivery, Subscription
 from config.events.outbox import KEPT, Event, first_event_id, record_event
 from config.outbound import engine, sending
@@ -223,6 +225,22 @@ def test_slow_receivers_of_many_organizations_delay_no_other(
         assert released.is_set()
     assert max(open_at_once) <= 2
     assert [status for status, _, _ in results()] == ["delivered"] * 14
+
+
+def test_what_waits_for_a_slow_receiver_is_its_owners_affair(
+    subscribe: Subscribe, tell: Tell, receiver: Receiver
+) -> None:
+    def read() -> float:
+        found = {each.name: each.samples[0].value for each in DeliveryCollector().collect()}
+        return found["causeway_oldest_undelivered_seconds"]
+
+    subscribe(receiver.url)
+    tell()
+    dispatch_events()
+    Delivery.objects.update(next_attempt_at=timezone.now() - timedelta(minutes=10))
+    assert 590 < read() < 660
+    Subscription.objects.update(mean_ms=5_000)
+    assert read() == 0
 
 
 def test_a_receiver_is_slow_by_its_last_attempts(
