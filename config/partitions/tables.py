@@ -103,32 +103,41 @@ def list_all_partitions(tables: Sequence[Partitioning]) -> list[list[Partition]]
     return [sorted(found[each.table], key=_order) for each in tables]
 
 
-def make_ahead(partitioning: Partitioning, now: datetime | None = None) -> int:
+def make_ahead(
+    partitioning: Partitioning, now: datetime | None = None, *, most: int = _MOST_MOVED
+) -> int:
     """Makes the missing partitions of the present span and the next two; returns their number.
 
-    Raises :class:`TableLocked` if other transactions hold the table for half a minute.
+    Then it makes those of past spans that have rows, from a time without ``work``: these could not
+    leave otherwise. A span with more than ``most`` rows is left out. Raises :class:`TableLocked` if
+    other transactions hold the table for half a minute.
     """
     made = 0
     if not _exists(partitioning.default):
         _retry(partitioning.table, lambda: _attach_default(partitioning))
         made += 1
-    begin = partitioning.span.begin(now or read_now())
+    begin = present = partitioning.span.begin(now or read_now())
     for _ in range(SPANS_AHEAD + 1):
         end = partitioning.span.following(begin)
-        made += _make(partitioning, begin, end)
+        made += _make(partitioning, begin, end, most)
         begin = end
+    for since, until in _find_past(partitioning, present):
+        made += _make(partitioning, since, until, most)
     return made
 
 
-def make_all_ahead() -> int:
-    """Makes the missing partitions of every table, reports odd rows; returns the number made."""
+def make_all_ahead(most: int = _MOST_MOVED) -> int:
+    """Makes the missing partitions of every table, reports odd rows; returns the number made.
+
+    ``most`` is how many rows of a span may move while others wait for the table.
+    """
     made = 0
     for partitioning in partitionings():
         # The tables of an app that is not migrated yet.
         if not _exists(partitioning.table):
             continue
         try:
-            made += make_ahead(partitioning)
+            made += make_ahead(partitioning, most=most)
         except TableLocked as exc:
             logger.warning("%s", exc)
         if odd := count_odd(partitioning):
@@ -200,12 +209,48 @@ def read_now() -> datetime:
     return now
 
 
-def _make(partitioning: Partitioning, begin: datetime, end: datetime) -> int:
+def _find_past(
+    partitioning: Partitioning, present: datetime
+) -> Iterator[tuple[datetime, datetime]]:
+    """Yields the past spans, or their parts, that have odd rows and no partition.
+
+    What lies before the first partition has left: a partition before it would leave once more.
+    """
+    first = list_partitions(partitioning)[0]
+    if first.end is None or first.end >= present:
+        return
+    for begin, end in list(_find_gaps(partitioning, first.end, present)):
+        while begin < end:
+            until = min(partitioning.span.following(partitioning.span.begin(begin)), end)
+            if _has_odd(partitioning, begin, until):
+                yield begin, until
+            begin = until
+
+
+def _has_odd(partitioning: Partitioning, begin: datetime, end: datetime) -> bool:
+    """Returns whether odd rows lie between two moments, but for those that are kept for ever."""
+    query = sql.SQL(
+        "SELECT EXISTS (SELECT FROM {odd} "
+        "WHERE {column} >= {begin} AND {column} < {end} AND ({keeps}) IS NOT TRUE)"
+    ).format(
+        odd=sql.Identifier(partitioning.default),
+        column=sql.Identifier(partitioning.column),
+        begin=sql.Literal(partitioning.write_bound(begin)),
+        end=sql.Literal(partitioning.write_bound(end)),
+        # A condition that a model declares.
+        keeps=sql.SQL(partitioning.keeps or "FALSE"),
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(query)
+        return bool(cursor.fetchone()[0])
+
+
+def _make(partitioning: Partitioning, begin: datetime, end: datetime, most: int) -> int:
     """Makes the partitions that a span lacks: usually one, or what shorter spans leave free."""
     made = 0
     for since, until in list(_find_gaps(partitioning, begin, end)):
         try:
-            _retry(partitioning.table, partial(_attach, partitioning, since, until))
+            _retry(partitioning.table, partial(_attach, partitioning, since, until, most))
         except TooManyRows as exc:
             logger.error("%s", exc)
             continue
@@ -241,8 +286,11 @@ def _attach_default(partitioning: Partitioning) -> None:
     _run_locking(run)
 
 
-def _attach(partitioning: Partitioning, begin: datetime, end: datetime) -> None:
-    """Makes and attaches a partition, with the rows of its span that were stored before."""
+def _attach(partitioning: Partitioning, begin: datetime, end: datetime, most: int) -> None:
+    """Makes and attaches a partition, with the rows of its span that were stored before.
+
+    Raises :class:`TooManyRows` if these are more than ``most``.
+    """
     name = partitioning.name_from(begin)
     bounds = [partitioning.write_bound(moment) for moment in (begin, end)]
     names = {
@@ -252,7 +300,7 @@ def _attach(partitioning: Partitioning, begin: datetime, end: datetime) -> None:
         "column": sql.Identifier(partitioning.column),
         "begin": sql.Literal(bounds[0]),
         "end": sql.Literal(bounds[1]),
-        "most": sql.Literal(_MOST_MOVED),
+        "most": sql.Literal(most),
     }
 
     def run(cursor: CursorWrapper) -> None:
@@ -266,10 +314,12 @@ def _attach(partitioning: Partitioning, begin: datetime, end: datetime) -> None:
             ).format(where=where, **names)
         )
         [moved] = cursor.fetchone()
-        if moved > _MOST_MOVED:
+        if moved > most:
             raise TooManyRows(
-                f"{partitioning.default} has more than {_MOST_MOVED} rows of {name}, because work "
-                "did not run: they stay there, and the next spans have their partitions"
+                f"{partitioning.default} has more than {most} rows of {name}, because work did not "
+                "run: they stay there whatever RETENTION_DAYS says, and other spans have their "
+                "partitions. To move them, stop serve and let manage.py shell call "
+                "make_all_ahead(10**9) of config.partitions.tables"
             )
         if moved:
             _move(cursor, names, where)

@@ -109,6 +109,21 @@ def test_a_row_without_a_partition_is_kept_and_moves_to_it_later(notes: None) ->
         run("DELETE FROM notes")
 
 
+def test_rows_of_a_time_without_work_get_the_partition_of_their_month(notes: None) -> None:
+    make_ahead(NOTES, NOW - timedelta(days=200))
+    note(1, datetime(2026, 9, 23, tzinfo=UTC))
+    note(2, datetime(2026, 10, 2, tzinfo=UTC))
+    # Kept when their partition left: those before the first partition, and those of a condition.
+    note(3, datetime(2026, 1, 1, tzinfo=UTC))
+    keeping = Partitioning("notes", "at", keeps="id = 2")
+    assert make_ahead(keeping, NOW) == 4
+    assert places() == [(1, "notes_p20260901"), (2, "notes_default"), (3, "notes_default")]
+    assert make_ahead(keeping, NOW) == 0
+    assert make_ahead(NOTES, NOW) == 1
+    assert places() == [(1, "notes_p20260901"), (2, "notes_p20261001"), (3, "notes_default")]
+    assert make_ahead(NOTES, NOW) == 0
+
+
 def test_many_rows_without_a_partition_stay_and_the_next_spans_are_made(
     notes: None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -117,7 +132,11 @@ def test_many_rows_without_a_partition_stay_and_the_next_spans_are_made(
     with caplog.at_level(logging.ERROR, "causeway.partitions"):
         assert make_ahead(NOTES, NOW) == 2
     assert "notes_default has more than 20000 rows of notes_p20261101" in caplog.text
-    assert run("SELECT count(*) FROM notes") == [(20001,)]
+    assert run("SELECT count(*) FROM notes_default") == [(20001,)]
+    later = NOW + timedelta(days=10)
+    assert make_ahead(NOTES, later) == 1
+    assert make_ahead(NOTES, later, most=10**9) == 1
+    assert run("SELECT count(*) FROM notes_p20261101") == [(20001,)]
 
 
 def test_a_locked_table_is_left_alone(notes: None, monkeypatch: pytest.MonkeyPatch) -> None:
