@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from config.local.bootstrap import PROJECT
 from config.management.commands.work import DUTIES
 from tests.support.database.locks import locked, waiting
 from tests.support.factories import Tenant
-from tests.support.markdown import read_blocks, read_tables
+from tests.support.markdown import SHELL, read_blocks, read_tables
 
 DOCS = PROJECT / "docs"
 APPS = {"accounts", "billing", "catalog", "config", "endpoints", "endusers", "inference"}
@@ -94,6 +95,42 @@ def test_the_query_of_the_page_names_the_session_that_holds_a_lock(
     assert found["state"] == "idle in transaction"
     assert "billing_account" in found["last_statement"]
     assert found["held_by"] != found["pid"]
+
+
+def test_a_base_backup_replaces_the_last_one_once_it_is_verified(tmp_path: Path) -> None:
+    """The two programs of PostgreSQL are scripts, each of which fails when a file says so."""
+    [block] = [
+        block for block in read_blocks(DOCS / "backup.md", SHELL) if "pg_basebackup" in block.text
+    ]
+    backups, programs = tmp_path / "backups", tmp_path / "programs"
+    backups.mkdir()
+    programs.mkdir()
+    broken, taken = tmp_path / "broken", tmp_path / "taken"
+    copies = "mkdir base.new && cp $TAKEN base.new/taken"
+    for name, does in (("pg_basebackup", copies), ("pg_verifybackup", "true")):
+        program = programs / name
+        program.write_text(f"#!/bin/sh\n{does}\n! grep -qs {name} $BROKEN\n")
+        program.chmod(0o755)
+    variables = {
+        "PATH": f"{programs}:{os.environ['PATH']}", "BACKUPS": str(backups),
+        "DATABASE_URL": "postgres://there", "BROKEN": str(broken), "TAKEN": str(taken),
+    }  # fmt: skip
+
+    def back_up(number: str, breaks: str = "") -> int:
+        taken.write_text(number)
+        broken.write_text(breaks)
+        return subprocess.run(["bash", "-c", block.text], env=variables).returncode
+
+    def read() -> dict[str, str]:
+        return {path.parent.name: path.read_text() for path in backups.glob("base*/taken")}
+
+    assert back_up("first") == 0
+    assert read() == {"base": "first"}
+    for program in ("pg_basebackup", "pg_verifybackup"):
+        assert back_up("spoilt", program) == 1
+        assert read()["base"] == "first"
+    assert back_up("second") == 0
+    assert read() == {"base": "second", "base.old": "first"}
 
 
 def test_the_archive_of_the_wal_goes_on_after_its_disk_was_full(tmp_path: Path) -> None:
