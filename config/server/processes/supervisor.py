@@ -139,11 +139,31 @@ class Supervisor:
         self._listener.close()
         self._signal_all(number)
 
-    def _start(self, run: Run, predecessor: _Worker | None = None) -> _Worker:
-        """Forks a worker and returns it."""
-        read, write = os.pipe()
+    def _start(self, run: Run, predecessor: _Worker | None = None) -> _Worker | None:
+        """Forks a worker and returns it; ``None`` if the system refuses one now.
+
+        One without a predecessor is then tried again in a second.
+        """
         sys.stdout.flush()
         sys.stderr.flush()
+        try:
+            pid, pipe = self._fork(run)
+        except OSError as exc:
+            # For want of memory, processes or files. The other workers serve meanwhile.
+            remedy = "the worker that it should have replaced stays"
+            if predecessor is None:
+                self._delayed.append((time.monotonic() + _PAUSE_SECONDS, run))
+                remedy = "it is tried again in a second"
+            logger.error("a worker cannot be started (%s); %s", exc, remedy)
+            return None
+        ready_by = time.monotonic() + self._start_timeout
+        worker = self._workers[pipe] = _Worker(pid, pipe, run, ready_by, predecessor=predecessor)
+        self._selector.register(pipe, selectors.EVENT_READ)
+        return worker
+
+    def _fork(self, run: Run) -> tuple[int, int]:
+        """Forks a worker; returns its process id and the pipe that is read; raises ``OSError``."""
+        read, write = os.pipe()
         # A signal to the worker waits until it no longer has the supervisor's handler, which would
         # lose it.
         signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
@@ -151,13 +171,13 @@ class Supervisor:
             pid = os.fork()
             if pid == 0:
                 self._become_worker(run, write)
+        except OSError:
+            os.close(read)
+            raise
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
-        os.close(write)
-        ready_by = time.monotonic() + self._start_timeout
-        worker = self._workers[read] = _Worker(pid, read, run, ready_by, predecessor=predecessor)
-        self._selector.register(read, selectors.EVENT_READ)
-        return worker
+            os.close(write)
+        return pid, read
 
     def _become_worker(self, run: Run, write: int) -> NoReturn:
         """Runs a worker in this forked process and ends it."""
@@ -251,6 +271,8 @@ class Supervisor:
             is_left = self._workers.get(worker.pipe) is worker and not worker.is_retiring
             if is_left and not self._stop_signal:
                 self._successor = self._start(worker.run, worker)
+                if self._successor is None:
+                    self._outdated.clear()
                 return
 
     def _retire_predecessor(self, worker: _Worker) -> None:

@@ -299,6 +299,52 @@ def test_a_signal_just_after_the_fork_reaches_the_worker(number: str, code: int)
     assert f"ended with {code}; no worker was ever ready" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("asks", "text"),
+    [
+        ("raise SystemExit(3)", "it is tried again in a second"),
+        ("renew()", "the worker that it should have replaced stays"),
+    ],
+    ids=["death", "SIGHUP"],
+)
+def test_a_worker_that_cannot_be_forked_ends_no_service(
+    tmp_path: Path, asks: str, text: str
+) -> None:
+    """The second fork is refused, as for want of memory; the third worker ends the service."""
+    program = (
+        "import errno, os, pathlib, signal, socket, sys, time\n"
+        "from config.server.processes.supervisor import Supervisor\n"
+        "refused = pathlib.Path(sys.argv[1]) / 'refused'\n"
+        "fork, forks = os.fork, []\n"
+        "def fork_or_refuse():\n"
+        "    forks.append(1)\n"
+        "    if len(forks) == 2:\n"
+        "        refused.touch()\n"
+        "        raise OSError(errno.ENOMEM, 'Cannot allocate memory')\n"
+        "    return fork()\n"
+        "os.fork = fork_or_refuse\n"
+        "def renew():\n"
+        "    os.kill(os.getppid(), signal.SIGHUP)\n"
+        "    while not refused.exists(): time.sleep(0.01)\n"
+        "    os.kill(os.getppid(), signal.SIGHUP)\n"
+        "    signal.pause()\n"
+        "def run(notify):\n"
+        "    notify()\n"
+        f"    if not refused.exists(): {asks}\n"
+        "    os.kill(os.getppid(), signal.SIGTERM)\n"
+        "    signal.pause()\n"
+        "supervisor = Supervisor([run], socket.socket(), grace=5, start_timeout=60)\n"
+        "code = supervisor.supervise()\n"
+        "sys.exit(code + len(forks) - 3)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=60
+    )
+    assert result.returncode == 0, result.stderr
+    refusal = "a worker cannot be started ([Errno 12] Cannot allocate memory)"
+    assert f"{refusal}; {text}" in result.stderr
+
+
 def count_ready(folder: Path) -> int:
     return len(list(folder.glob("ready-*")))
 
