@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+import warnings
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from decimal import Decimal
 from email.utils import parseaddr
 from typing import Any, Final, NamedTuple
@@ -24,6 +26,9 @@ _NOTICE_VANISHED: Final = {
     "keepalives_count": 3,
     "tcp_user_timeout": 15_000,
 }
+_ESCAPED: Final = "no quotes around it, and /, ? and # in the password as %2F, %3F and %23"
+# A slash or a question mark in a password is read as the end of the host, before its at sign.
+_BROKEN_OFF: Final = re.compile(r"[^:]*://[^/?]*(?:/[^?]*|\?.*)@")
 
 
 class Environment(environ.FileAwareEnv):  # type: ignore[misc]
@@ -89,21 +94,30 @@ class MailServer(NamedTuple):
 
 # The ports of RFC 8314 and RFC 6409.
 _MAIL_PORTS: Final = {"smtp": 25, "smtps": 465, "smtp+tls": 587}
+_MAIL_FORM: Final = (
+    f"must be smtp://, smtps:// or smtp+tls://[USER:PASSWORD@]HOST[:PORT], with {_ESCAPED}"
+)
 
 
 def parse_mail_server(url: str) -> MailServer:
-    """Returns the mail server of a URL; an empty one is none. Raises ``ValueError``.
+    """Returns the mail server of a URL; an empty one is none.
 
-    ``smtps`` has TLS from the beginning, and ``smtp+tls`` begins it with STARTTLS.
+    ``smtps`` has TLS from the beginning, and ``smtp+tls`` begins it with STARTTLS. Raises
+    ``ValueError``, whose text shows nothing of the URL.
     """
     if not url:
         return MailServer()
-    parts = urlsplit(url)
-    if parts.scheme not in _MAIL_PORTS or not parts.hostname or parts.path.strip("/"):
-        raise ValueError("must be smtp://, smtps:// or smtp+tls://[USER:PASSWORD@]HOST[:PORT]")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise ValueError(_MAIL_FORM) from None
+    is_broken = parts.path.strip("/") or "@" in parts.query or "@" in parts.fragment
+    if parts.scheme not in _MAIL_PORTS or not parts.hostname or is_broken:
+        raise ValueError(_MAIL_FORM)
     return MailServer(
         parts.hostname,
-        parts.port or _MAIL_PORTS[parts.scheme],
+        port or _MAIL_PORTS[parts.scheme],
         unquote(parts.username or ""),
         unquote(parts.password or ""),
         parts.scheme == "smtps",
@@ -126,11 +140,8 @@ def read_databases(url: str, direct_url: str, replica_url: str) -> dict[str, dic
     :class:`ImproperlyConfigured`.
     """
     is_embedded = url in ("", "embedded")
-    found = {"default": _read_database("postgres:///causeway" if is_embedded else url)}
-    if found["default"] is None:
-        raise ImproperlyConfigured(
-            "DATABASE_URL must name a PostgreSQL database, postgres://…, or be 'embedded'."
-        )
+    own = "postgres:///causeway" if is_embedded else url
+    found = {"default": _read_database("DATABASE_URL", own, also=", or be 'embedded'")}
     # A connection to the replica is checked by its use, because a check could wait for ever.
     others = (
         ("direct", "DATABASE_DIRECT_URL", "no pooler is before the embedded database", direct_url),
@@ -142,24 +153,31 @@ def read_databases(url: str, direct_url: str, replica_url: str) -> dict[str, dic
         if is_embedded:
             raise ImproperlyConfigured(f"{name} needs DATABASE_URL: {reason}.")
         # Whoever runs the tests has one database.
-        found[alias] = _read_database(
-            other, TEST={"MIRROR": "default"}, CONN_HEALTH_CHECKS=alias != "replica"
-        )
-        if found[alias] is None:
-            raise ImproperlyConfigured(f"{name} must name a PostgreSQL database, postgres://….")
+        database = _read_database(name, other)
+        checks = {"CONN_HEALTH_CHECKS": alias != "replica"}
+        found[alias] = {**database, "TEST": {"MIRROR": "default"}, **checks}
     return found
 
 
-def _read_database(url: str, **more: Any) -> Any:
-    """Returns the configuration of a database; ``None`` for one that is not PostgreSQL."""
-    found: dict[str, Any] = environ.Env.db_url_config(url)
-    if found.get("ENGINE") != "django.db.backends.postgresql":
-        return None
+def _read_database(name: str, url: str, *, also: str = "") -> dict[str, Any]:
+    """Returns the configuration of a database; raises :class:`ImproperlyConfigured`.
+
+    Neither the refusal nor a warning shows anything of the URL, which holds a password.
+    """
+    found: dict[str, Any] = {}
+    with warnings.catch_warnings(), suppress(ValueError):
+        warnings.simplefilter("ignore")
+        found = environ.Env.db_url_config(url)
+    if found.get("ENGINE") != "django.db.backends.postgresql" or _BROKEN_OFF.match(url):
+        raise ImproperlyConfigured(
+            f"{name} must name a PostgreSQL database, postgres://USER:PASSWORD@HOST/NAME{also}; "
+            f"with {_ESCAPED}."
+        )
     own = {"connect_timeout": 2, "application_name": "causeway"}
     options = {**_NOTICE_VANISHED, **found.get("OPTIONS", {}), **own}
     # A connection that a pooler or a restart has closed is replaced before it is used.
     health = {"CONN_HEALTH_CHECKS": True}
-    return {**found, "ENGINE": "config.database.postgresql", "OPTIONS": options, **health, **more}
+    return {**found, "ENGINE": "config.database.postgresql", "OPTIONS": options, **health}
 
 
 def find_misspelt(

@@ -160,7 +160,10 @@ def _price_lists(name: str) -> dict[str, str]:
                 f"{name} is a comma list of SOURCE=URL, at most one for each of "
                 f"{', '.join(_PRICE_LISTS)}."
             )
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            parts = urlsplit("")
         if parts.scheme != "https" or not parts.hostname or "@" in parts.netloc:
             raise ImproperlyConfigured(
                 f"{name} needs an https:// URL without a user name for {source}."

@@ -56,7 +56,6 @@ def test_a_switch_is_on_or_off(text: str, is_on: bool) -> None:
     assert read_settings(ADMIN_REQUIRES_TOTP=text)["ADMIN_REQUIRES_TOTP"] is is_on
 
 
-@pytest.mark.filterwarnings("ignore:Engine not recognized:UserWarning")
 @pytest.mark.parametrize(
     ("environment", "refusal"),
     [
@@ -67,7 +66,7 @@ def test_a_switch_is_on_or_off(text: str, is_on: bool) -> None:
         ({"CATALOG_SYNC": "prices=https://a.example"}, "CATALOG_SYNC is a comma list of SOURCE="),
         *(
             ({"CATALOG_SYNC": f"litellm={url}"}, "CATALOG_SYNC needs an https:// URL without a")
-            for url in ("http://a.example/", "https://me@a.example/", "https:///list", "")
+            for url in ("http://a.example/", "https://me@a.example/", "https:///list", "https://[")
         ),
     ],
 )
@@ -75,6 +74,65 @@ def test_a_wrong_value_is_refused_by_the_name_of_its_variable(
     environment: dict[str, str], refusal: str
 ) -> None:
     assert refuse(**environment).startswith(refusal)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "{}://u:Tr0ub4/dor@h/db",
+        "{}://u:12/Tr0ub4@h/db",
+        "{}://u:Tr0ub4?dor@h/db",
+        "{}://u:12?x=Tr0ub4@h/db",
+        "{}://u:12/Tr0ub4#dor@h",
+        "{}://u:Tr0ub4@h:port/db",
+        "'{}://u:Tr0ub4@h/db'",
+        '"{}://u:Tr0ub4@h/db"',
+    ],
+)
+@pytest.mark.parametrize(
+    ("variable", "scheme"),
+    [
+        ("DATABASE_URL", "postgres"),
+        ("DATABASE_DIRECT_URL", "postgres"),
+        ("DATABASE_REPLICA_URL", "postgres"),
+        ("EMAIL_URL", "smtp"),
+    ],
+)
+def test_a_mistyped_url_is_refused_without_its_password(
+    variable: str, scheme: str, url: str
+) -> None:
+    refusal = refuse(**{variable: url.format(scheme)})
+    assert refusal.startswith(f"{variable}"), refusal
+    assert "no quotes around it, and /, ? and # in the password as %2F, %3F and %23." in refusal
+    assert "Tr0ub4" not in refusal
+
+
+@pytest.mark.parametrize("url", ["smtp://u:Tr0ub4#dor@h", "smtp://u:12#Tr0ub4@h", "smtp://u:Tr℀@h"])
+def test_a_mistyped_mail_server_is_refused_without_its_password(url: str) -> None:
+    refusal = refuse(EMAIL_URL=url)
+    assert refusal.startswith("EMAIL_URL: must be smtp://")
+    assert "Tr" not in refusal
+
+
+@pytest.mark.parametrize(
+    ("url", "password"),
+    [
+        ("postgres://u:a%2Fb%3Fc%23d%40e@h/db", "a/b?c#d@e"),
+        ("postgres://u:a#b@c[@h/db?sslmode=require", "a#b@c["),
+        ("postgres://u:a@h1:5433,h2/db", "a"),
+    ],
+)
+def test_a_password_may_have_every_other_character(url: str, password: str) -> None:
+    found = read_settings(DATABASE_URL=url)["DATABASES"]["default"]
+    assert (found["NAME"], found["USER"], found["PASSWORD"]) == ("db", "u", password)
+
+
+@pytest.mark.parametrize("url", ["postgres://u:Tr0ub4/dor@h/db", "'postgres://u:Tr0ub4@h/db'"])
+def test_no_command_prints_the_password_of_a_mistyped_url(url: str) -> None:
+    done = manage("migrate", DATABASE_URL=url)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    assert done.stderr.startswith("Causeway cannot start: DATABASE_URL must name a PostgreSQL")
+    assert "Tr0ub4" not in done.stderr
 
 
 @pytest.mark.parametrize("name", ["CSRF_TRUSTED_ORIGINS", "CORS_ALLOWED_ORIGINS"])
