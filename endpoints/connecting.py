@@ -24,15 +24,13 @@ from catalog.connecting.connect import (
     Inspection,
     StoredConnection,
     ask_server,
-    host_of,
     inspect,
     make_model,
     name_some,
-    narrow,
     read_wished_authorities,
     store,
 )
-from catalog.connecting.servers import ServerKind, name_models, number_names, recognize
+from catalog.connecting.servers import ServerKind, name_models, number_names
 from catalog.models import LanguageModel, Provider
 from catalog.pricing import Price
 from config.api.errors import GatewayError
@@ -132,10 +130,8 @@ def inspect_for(organization_id: UUID, wish: ConnectWish) -> OwnInspection:
     if wish.secret is None and (credential := _find_credential(organization, provider)):
         secret = _reveal(credential)
     asked = Server(base.text, "openai", secret, reach, wish.advice, plain)
-    server, rows, test = asyncio.run(ask_server(wish, asked))
-    models = narrow(rows, wish)
+    server, kind, models, test = asyncio.run(ask_server(wish, asked))
     names = [model.upstream_id for model in models]
-    kind = recognize(rows, host_of(server))
     slug = _free_slug(organization, kind) if provider is None else provider.slug
     slugs = _find_models(provider, names)
     missing = [model for model in models if model.upstream_id not in slugs]

@@ -51,6 +51,8 @@ FIELDS: Final[Mapping[str, tuple[Operation, Mapping[str, Any]]]] = {
 _BOUNDS: Final[Sequence[Mapping[str, int]]] = (
     {"max_tokens": 16}, {"max_completion_tokens": 512}, {}
 )  # fmt: skip
+# How servers answer an operation that a model has not: a chat of a model of embeddings.
+_REFUSES_OPERATION: Final = (400, 404, 422, 501)
 _PORTS: Final = (
     "Ollama listens on 11434, vLLM on 8000, llama.cpp's server on 8080, LM Studio on 1234."
 )
@@ -65,6 +67,10 @@ _OPERATIONS: Final = re.compile(r"/(?:chat/completions|completions|embeddings|re
 
 class ConnectRefused(Unprocessable):
     """A step failed; the message says which, and what to do. Nothing was stored."""
+
+
+class OperationRefused(ConnectRefused):
+    """The server refuses the operation: the model may be for another one."""
 
 
 class Advice(NamedTuple):
@@ -451,4 +457,5 @@ def _refuse_status(server: Server, asked: str, status: int, body: bytes) -> Conn
             )
         case _:
             text = f"The server refuses {asked} ({status}). Its own log says why."
-    return ConnectRefused(text + said)
+    refused = OperationRefused if status in _REFUSES_OPERATION else ConnectRefused
+    return refused(text + said)

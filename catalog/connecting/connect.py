@@ -11,7 +11,7 @@ import asyncio
 import json
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -30,6 +30,7 @@ from catalog.connecting.asking import (
     FIELDS,
     Advice,
     ConnectRefused,
+    OperationRefused,
     Server,
     TestResult,
     judge,
@@ -68,7 +69,8 @@ _FREE: Final = {"prompt": "0", "completion": "0"}
 _TRIED: Final = 3
 _NAMED: Final = 10
 
-Try = tuple[str, str, Capabilities]
+# The upstream's name of a model, and the outputs that it may have, the likeliest first.
+Try = tuple[str, tuple[str, ...], Capabilities]
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +211,7 @@ def try_endpoints(
     tries = [
         (
             each.upstream_model_id,
-            next(iter(each.model.output_modalities), ""),
+            tuple(each.model.output_modalities[:1]),
             each.model.capabilities,
         )
         for each in endpoints
@@ -263,11 +265,15 @@ async def _try_some(
     Raises the refusal of the first one if none answers.
     """
     problem: ConnectRefused | None = None
-    for model, output, capabilities in [each for each in tries if each[1] in FIELDS][:_TRIED]:
-        try:
-            return await try_model(client, server, model, output, capabilities)
-        except ConnectRefused as exc:
-            problem = problem or exc
+    known = [each for each in tries if each[1] and each[1][0] in FIELDS]
+    for model, outputs, capabilities in known[:_TRIED]:
+        for output in outputs:
+            try:
+                return await try_model(client, server, model, output, capabilities)
+            except ConnectRefused as exc:
+                problem = problem or exc
+                if not isinstance(exc, OperationRefused):
+                    break
     if problem is not None:
         raise problem
     return None
@@ -282,11 +288,10 @@ def _inspect_server(wish: ConnectWish, base_url: str) -> Inspection:
     ).first()
     secret = wish.secret or stored_secret(stored) or NO_SECRET
     reach = _reach_of(wish, stored)
-    server, rows, test = asyncio.run(
+    server, kind, models, test = asyncio.run(
         ask_server(wish, Server(base_url, "openai", secret, reach, wish.advice))
     )
-    models = narrow(rows, wish)
-    row = _find_row(server.base_url, recognize(rows, host_of(server)), stored)
+    row = _find_row(server.base_url, kind, stored)
     known = {} if stored is None else _known_models(stored)
     added = [model for model in models if model.upstream_id not in known]
     slugs = name_models(row.slug, [model.upstream_id for model in added], known.values())
@@ -323,21 +328,35 @@ def _inspect_server(wish: ConnectWish, base_url: str) -> Inspection:
     )
 
 
-async def ask_server(
-    wish: ConnectWish, server: Server
-) -> tuple[Server, list[dict[str, Any]], TestResult | None]:
-    """Returns the server as it can be called, the rows of its list, and the test of a model."""
+class AskedServer(NamedTuple):
+    """A server as it can be called, its software, the wanted models, and the test of one."""
+
+    server: Server
+    kind: ServerKind
+    models: list[ServedModel]
+    test: TestResult | None
+
+
+async def ask_server(wish: ConnectWish, server: Server) -> AskedServer:
+    """Asks a server for its models and tries one; raises :class:`ConnectRefused`."""
     base = read_url(server.base_url)
     reach = await judge(base, server.reach, wish.advice, allows=wish.allows)
     server = replace(server, reach=reach)
     async with EgressClient(settings.EGRESS_POLICY) as client:
         base_url, rows = await list_models(client, server, wants=wish.models)
         server = replace(server, base_url=base_url)
-        tries = [(each.upstream_id, each.output, UNDESCRIBED) for each in narrow(rows, wish)]
-        return server, rows, await _try_some(client, server, tries)
+        models = _narrow(rows, wish)
+        tries = [(each.upstream_id, each.likely_outputs, UNDESCRIBED) for each in models]
+        test = await _try_some(client, server, tries)
+    if test is not None:
+        models = [
+            each._replace(output=test.output) if each.upstream_id == test.model else each
+            for each in models
+        ]
+    return AskedServer(server, recognize(rows, read_url(base_url).host), models, test)
 
 
-def narrow(rows: Sequence[dict[str, Any]], wish: ConnectWish) -> list[ServedModel]:
+def _narrow(rows: Sequence[dict[str, Any]], wish: ConnectWish) -> list[ServedModel]:
     """Returns the models that are wanted; raises :class:`ConnectRefused` if one is missing."""
     models = {row["id"]: read_model(row) for row in rows}
     if not models:
@@ -356,11 +375,6 @@ def name_some(names: Sequence[str]) -> str:
     """Returns the first names of a list, and the number of the others."""
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more
-
-
-def host_of(server: Server) -> str:
-    """Returns the host of a server's base URL."""
-    return read_url(server.base_url).host
 
 
 def _known_models(provider: Provider) -> dict[str, str]:
@@ -473,11 +487,11 @@ def _rank(server: Server, catalog: imports.Catalog) -> list[Try]:
         known = model.capabilities
         stated = assume_capabilities(row.model) if known is msgspec.UNSET else known
         capabilities = complete_capabilities(stated, row.model)
-        output = next(iter(model.architecture.output_modalities), "")
+        outputs = tuple(model.architecture.output_modalities[:1])
         if not dialects.lacks_chat(server.dialect, capabilities):
-            tries.append((row.upstream_model_id, output, capabilities))
+            tries.append((row.upstream_model_id, outputs, capabilities))
     # The sort keeps the order of the prices.
-    return sorted(tries, key=lambda each: each[1] != "text")
+    return sorted(tries, key=lambda each: each[1] != ("text",))
 
 
 def _select(slug: str, bundle: Mapping[str, Any], wish: ConnectWish) -> imports.Catalog:

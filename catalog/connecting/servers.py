@@ -23,10 +23,17 @@ _OWNERS: Final = {
 }
 # Servers name no output: what a model serves is guessed from its name.
 _OUTPUTS: Final = (
-    ("rerank", re.compile(r"rerank")),
-    ("embeddings", re.compile(r"embed|(?:^|[/_-])(?:bge|e5|gte|minilm|gritlm)(?:[/_.-]|$)")),
+    ("rerank", re.compile(r"rerank|cross-encoder|(?:^|[/_-])ms-marco-")),
+    (
+        "embeddings",
+        re.compile(
+            r"embed|sentence-transformers/|(?:^|[/_-])(?:bge|contriever|distiluse|e5|gritlm|gte|gtr"
+            r"|labse|m3e|minilm|mpnet|msmarco|multi-qa|paraphrase|sentence-t5|simcse|uae-large"
+            r"|all-(?:distil)?roberta|instructor-(?:base|large|xl))(?:[/_.:-]|$)"
+        ),
+    ),
     ("transcription", re.compile(r"whisper|parakeet")),
-    ("speech", re.compile(r"(?:^|[/_-])(?:tts|kokoro|piper)(?:[/_.-]|$)")),
+    ("speech", re.compile(r"(?:^|[/_-])(?:tts|kokoro|piper)(?:[/_.:-]|$)")),
 )
 _INPUTS: Final = ("text", "image", "file", "audio", "video")
 _CONTEXTS: Final = ("max_model_len", "context_length", "max_context_length", "context_window")
@@ -36,7 +43,8 @@ _UNUSABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 class ServedModel(NamedTuple):
     """A model that a server lists. ``pricing`` is that of a gateway, which alone names prices.
 
-    ``inputs`` are empty where the list states none: what is unknown excludes nothing.
+    ``inputs`` are empty where the list states none: what is unknown excludes nothing. An output
+    that ``is_guessed`` may be another one.
     """
 
     upstream_id: str
@@ -44,6 +52,13 @@ class ServedModel(NamedTuple):
     output: str = "text"
     pricing: dict[str, Any] | None = None
     inputs: tuple[str, ...] = ()
+    is_guessed: bool = False
+
+    @property
+    def likely_outputs(self) -> tuple[str, ...]:
+        """The outputs that the model may have, the likeliest first."""
+        is_open = self.is_guessed and self.output == "text"
+        return ("text", "embeddings") if is_open else (self.output,)
 
 
 class ServerKind(NamedTuple):
@@ -92,6 +107,7 @@ def read_model(row: dict[str, Any]) -> ServedModel:
         outputs[0] if is_stated and outputs is not None else guess_output(row["id"]),
         pricing if isinstance(pricing, dict) and pricing else None,
         tuple(each for each in _INPUTS if isinstance(inputs, list) and each in inputs),
+        not is_stated,
     )
 
 

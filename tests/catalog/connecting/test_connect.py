@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
+from catalog.connecting.servers import guess_output
 from catalog.models import LanguageModel, ModelEndpoint, Provider
 from config.credentials import Secret
 from config.egress import EgressPolicy
@@ -406,6 +407,57 @@ def test_a_model_that_does_not_answer_is_no_connection() -> None:
         found, _ = connect(url_of(server), "--allow")
         assert len(found["models"]) == 4
         assert found["curl"].count('"server/b"') == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "output"),
+    [
+        *(
+            (name, "embeddings")
+            for name in (
+                "all-minilm:latest", "all-minilm:22m", "bge-m3:567m", "mxbai-embed-large:335m",
+                "paraphrase-multilingual:278m", "sentence-transformers/all-mpnet-base-v2",
+                "multi-qa-mpnet-base-dot-v1", "LaBSE", "distiluse-base-multilingual-cased-v2",
+                "msmarco-distilbert-base-v4", "sentence-t5-base", "all-distilroberta-v1",
+                "hkunlp/instructor-large", "WhereIsAI/UAE-Large-V1", "moka-ai/m3e-base",
+            )
+        ),
+        ("cross-encoder/ms-marco-MiniLM-L6-v2", "rerank"),
+        ("bge-reranker-v2-m3:latest", "rerank"),
+        ("kokoro:latest", "speech"),
+        *((name, "text") for name in ("llama3.2:3b", "minimax-m2", "mistral-large", "gte2:7b")),
+    ],
+)  # fmt: skip
+def test_an_output_is_guessed_from_the_name(name: str, output: str) -> None:
+    assert guess_output(name) == output
+
+
+@pytest.mark.parametrize("status", [400, 404, 422, 501])
+def test_a_model_that_refuses_a_chat_is_asked_for_vectors(status: int) -> None:
+    refusal = {"error": {"message": "this model does not support chat"}}
+    script = answer_models(
+        [{"id": "snow"}, {"id": "rain"}], chats={"snow": (status, refusal)}, embeds=["snow"]
+    )
+    with serving(script) as server:
+        found, _ = connect(url_of(server), "--allow")
+    models = LanguageModel.objects.values_list("slug", "output_modalities")
+    assert dict(models) == {"server/snow": ["embeddings"], "server/rain": ["text"]}
+    assert (found["test"]["status"], found["test"]["text"]) == (200, "")
+    assert found["curl"].startswith("curl http://127.0.0.1:8000/api/v1/embeddings -H ")
+    assert """-d '{"model": "server/snow", "input": "snow"}'""" in found["curl"]
+
+
+@pytest.mark.parametrize(
+    ("status", "stated"),
+    [(500, {}), (404, {"architecture": {"output_modalities": ["text"]}})],
+    ids=["another fault", "a stated output"],
+)
+def test_nothing_else_is_asked_for_vectors(status: int, stated: dict[str, Any]) -> None:
+    script = answer_models(
+        [{"id": "snow", **stated}], chats={"snow": (status, {})}, embeds=["snow"]
+    )
+    with serving(script) as server:
+        assert f"a test request to the model 'snow' ({status})" in refuse(url_of(server), "--allow")
 
 
 def test_models_without_a_list_are_named() -> None:

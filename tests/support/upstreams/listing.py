@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from tests.support.upstreams.tls import Script
@@ -54,10 +54,12 @@ def answer_models(
     key: str = "",
     prefix: str = "/v1",
     chats: Mapping[str, tuple[int, Any]] | None = None,
+    embeds: Collection[str] = (),
 ) -> Script:
     """Returns a script that serves a list and chats; everything else is a 404 in HTML.
 
-    With a ``key``, every request needs it. ``chats`` replaces the answers of models by name.
+    With a ``key``, every request needs it. ``chats`` replaces the answers of models by name, and
+    ``embeds`` are the models that make vectors.
     """
 
     def script(line: socket.socket, head: bytes, received: bytes) -> bool:
@@ -71,6 +73,10 @@ def answer_models(
         elif path == f"{prefix}/chat/completions":
             model = json.loads(received)["model"]
             send(line, *(chats or {}).get(model, (200, completion(model))))
+        elif path == f"{prefix}/embeddings" and json.loads(received)["model"] in embeds:
+            vector = {"object": "embedding", "index": 0, "embedding": [0.5, -0.5]}
+            usage = {"prompt_tokens": 1, "total_tokens": 1}
+            send(line, 200, {"object": "list", "data": [vector], "model": "v", "usage": usage})
         else:
             line.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nnot found")
         return True
