@@ -215,8 +215,9 @@ async def list_models(
     """Returns the base URL at which the server lists its models, and the rows of the list.
 
     A URL without ``/v1`` is tried with it first. ``wants`` names models for a server that has no
-    list. Raises :class:`ConnectRefused`.
+    list, or an empty one. Raises :class:`ConnectRefused`.
     """
+    wanted = [{"id": name} for name in wants if name_of({"id": name})]
     bases = [server.base_url]
     if not _VERSION.search(server.base_url):
         # llama.cpp's server answers without it too, but not in OpenAI's format.
@@ -226,7 +227,8 @@ async def list_models(
         request = _build(_build_list, Call(Operation.CHAT, base, "", server.secret, {}))
         status, body = await _exchange(client, server, request, _LIST_SECONDS)
         if status == 200 and (rows := read_models(body)) is not None:
-            return base, rows
+            # A server that loads a model when it is called may list none.
+            return base, rows or wanted
         answers.append((status, body))
     # An answer that wants something of the caller tells more than one that knows no such path.
     status, body = next((each for each in answers if each[0] not in (200, 404, 405)), answers[-1])
@@ -234,9 +236,7 @@ async def list_models(
         raise _refuse_status(server, "the list of its models", status, body)
     if wants:
         has_path = server.base_url.count("/") > 2
-        return (server.base_url if has_path else bases[0]), [
-            {"id": name} for name in wants if name_of({"id": name})
-        ]
+        return (server.base_url if has_path else bases[0]), wanted
     tried = " and ".join(f"{base}/models" for base in bases)
     raise ConnectRefused(
         f"The server answers, but has no list of models at {tried}. Is it OpenAI-compatible, and "

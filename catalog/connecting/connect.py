@@ -361,7 +361,8 @@ def _narrow(rows: Sequence[dict[str, Any]], wish: ConnectWish) -> list[ServedMod
     models = {row["id"]: read_model(row) for row in rows}
     if not models:
         raise ConnectRefused(
-            "The server lists no models. Load one there first; for Ollama: ollama pull MODEL."
+            "The server lists no models. Load one there first; for Ollama: ollama pull MODEL. If "
+            f"it loads them when they are called, {wish.advice.models}."
         )
     for name in wish.models:
         if name not in models:

@@ -390,7 +390,8 @@ def test_a_missing_model_names_those_that_are_there(ollama: Server) -> None:
     )
     with serving(answer_models([])) as empty:
         assert refuse(url_of(empty), "--allow") == (
-            "The server lists no models. Load one there first; for Ollama: ollama pull MODEL."
+            "The server lists no models. Load one there first; for Ollama: ollama pull MODEL. If "
+            "it loads them when they are called, name its models with --models A,B."
         )
 
 
@@ -473,6 +474,15 @@ def test_models_without_a_list_are_named() -> None:
     with serving(without_list) as server:
         found, _ = connect(url_of(server, ""), "--allow", "--models", "mine, other")
         assert found["models"] == ["server-2/mine", "server-2/other"]
+
+
+@pytest.mark.parametrize("path", ["", "/v1", "/openai", "/openai/v1"])
+def test_the_models_of_an_empty_list_are_named(path: str) -> None:
+    prefix = f"{path.removesuffix('/v1')}/v1"
+    with serving(answer_models([], prefix=prefix)) as server:
+        found, _ = connect(url_of(server, path), "--allow", "--models", "mine,other")
+        assert found["models"] == ["server/mine", "server/other"]
+        assert Provider.objects.get().base_url == url_of(server, prefix)
 
 
 def test_three_hundred_models_are_all_connected() -> None:
