@@ -24,8 +24,10 @@ from django.urls import reverse_lazy
 from billing.topups.chains import Chain, parse_chains
 from config import environment
 from config.egress.addresses import EgressPolicy, parse_pinned_hosts, parse_proxy
+from config.egress.rules import InvalidAuthorities, check_authorities
 from config.environment import Environment, find_misspelt, parse_credential_keys
 from config.local.bootstrap import DISTRIBUTION, install_command
+from config.local.demo import SIMULATOR_DIR
 from config.local.entry import default_data_dir
 from config.local.postgres import has_programs
 from config.server.connections.peers import parse_proxies
@@ -106,11 +108,21 @@ def _parse_list(name: str, default: list[str], parse: Callable[[Any], Any], form
     return _parse(parse, parts, f"{name} is a comma list of {form}")
 
 
-def _file(name: str) -> str | None:
-    path = env.str(name, default="")
-    if path and not EMBEDDED and not Path(path).is_file():
-        raise ImproperlyConfigured(f"{name}: there is no file {path}.")
-    return path or None
+def _authorities(name: str) -> str | None:
+    """Reads the path of a file of certificates; refuses one that no connection can use."""
+    path = env.str(name, default="").strip()
+    # The demo makes its file after the settings are read.
+    if not path or (path == str(DATA_DIR / SIMULATOR_DIR / "ca.pem") and not os.path.exists(path)):
+        return path or None
+    try:
+        if not Path(path).is_file():
+            raise ImproperlyConfigured(f"{name}: there is no file {path}.")
+        check_authorities(path)
+    except OSError as exc:
+        raise ImproperlyConfigured(f"{name}: {path} cannot be read: {exc.strerror}.") from None
+    except InvalidAuthorities as exc:
+        raise ImproperlyConfigured(f"{name}: {path}: {exc}") from None
+    return path
 
 
 def _choice(name: str, default: str, choices: tuple[str, ...]) -> str:
@@ -479,7 +491,7 @@ EGRESS_POLICY = EgressPolicy(
         "UPSTREAM_ALLOWED_NETWORKS", [], lambda parts: tuple(map(ip_network, parts)), "networks"
     ),
     hosts=_parse_list("UPSTREAM_HOSTS", [], parse_pinned_hosts, "name=address[:port]"),
-    ca_bundle=_file("UPSTREAM_CA_BUNDLE"),
+    ca_bundle=_authorities("UPSTREAM_CA_BUNDLE"),
     proxy=_parse(parse_proxy, env.str("EGRESS_PROXY_URL", default="").strip(), "EGRESS_PROXY_URL"),
     connect_timeout=UPSTREAM_CONNECT_TIMEOUT,
     max_response_bytes=MAX_UPSTREAM_BYTES,

@@ -161,6 +161,14 @@ def read_authorities(text: str) -> str:
     return found
 
 
+def check_authorities(path: str) -> None:
+    """Raises `InvalidAuthorities` for a file that `tls_context` cannot use, or `OSError`."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+    except ssl.SSLError:
+        raise InvalidAuthorities from None
+
+
 @lru_cache(maxsize=64)
 def tls_context(ca_bundle: str | None, authorities: str = "") -> ssl.SSLContext:
     """Returns one cached context for the same authorities; reading them takes 10 ms and more."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import ssl
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
 from config.environment import find_misspelt, measure_distance
@@ -143,6 +145,31 @@ def test_names_are_read_without_what_stands_around_them(name: str) -> None:
     assert read_settings(ALLOWED_HOSTS="a.example, b.example\n")["ALLOWED_HOSTS"] == [
         "a.example", "b.example",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("database", ["embedded", "postgres://causeway@db.example/causeway"])
+def test_a_file_without_authorities_is_refused_by_the_name_of_its_variable(
+    tmp_path: Path, database: str
+) -> None:
+    file = tmp_path / "ca.pem"
+    pem = Path(settings.EGRESS_POLICY.ca_bundle).read_text()
+    der = ssl.PEM_cert_to_DER_cert(pem)
+    variables = {"DATABASE_URL": database, "DATA_DIR": str(tmp_path)}
+    found = [refuse(UPSTREAM_CA_BUNDLE=str(path), **variables) for path in (file, tmp_path)]
+    assert found == [f"UPSTREAM_CA_BUNDLE: there is no file {path}." for path in (file, tmp_path)]
+    for content in (b"", der, b"no certificate", pem.encode()[:200]):
+        file.write_bytes(content)
+        refusal = refuse(UPSTREAM_CA_BUNDLE=str(file), **variables)
+        assert refusal.startswith(f"UPSTREAM_CA_BUNDLE: {file}: Must be certificates in PEM: ")
+    file.write_text(f"# Ours\n{pem}")
+    found_settings = read_settings(UPSTREAM_CA_BUNDLE=f" {file}\n", **variables)
+    assert found_settings["EGRESS_POLICY"].ca_bundle == str(file)
+
+
+def test_a_demo_may_make_its_authority_later(tmp_path: Path) -> None:
+    file = str(tmp_path / "simulator" / "ca.pem")
+    found = read_settings(DATABASE_URL="embedded", DATA_DIR=str(tmp_path), UPSTREAM_CA_BUNDLE=file)
+    assert found["EGRESS_POLICY"].ca_bundle == file
 
 
 def test_the_variables_of_a_kubernetes_service_are_no_port() -> None:
