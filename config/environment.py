@@ -38,10 +38,14 @@ class Environment(environ.FileAwareEnv):  # type: ignore[misc]
         super().__init__()
         self.names: set[str] = set(_READ_ELSEWHERE)
 
-    def get_value(self, var: str, *args: Any, **kwargs: Any) -> Any:
+    def get_value(self, var: str, cast: Any = None, **kwargs: Any) -> Any:
         self.names.add(var)
         try:
-            return super().get_value(var, *args, **kwargs)
+            text = self.ENVIRON.get(var)
+            if text is not None and text.startswith("$"):
+                # The library would return the value of the variable that is named behind it.
+                return self.parse_value(text, cast)
+            return super().get_value(var, cast, **kwargs)
         except OSError as exc:
             raise ImproperlyConfigured(
                 f"{var}_FILE: {exc.filename} cannot be read: {exc.strerror}."

@@ -43,6 +43,34 @@ def test_earlier_secret_keys_are_a_list() -> None:
     assert found["SECRET_KEY_FALLBACKS"] == [OLD, OLDER]
 
 
+def test_a_value_may_begin_with_a_dollar_sign(tmp_path: Path) -> None:
+    secret, file = f"${OLD}", tmp_path / "secret"
+    file.write_text(f"{secret}\n")
+    found = read_settings(
+        SECRET_KEY=secret, KEY_PEPPERS=f"{secret},{OLDER}", METRICS_TOKEN_FILE=str(file),
+        ALLOWED_HOSTS="$HOME,b.example", METRICS_HOST="$HOME",
+    )  # fmt: skip
+    assert (found["SECRET_KEY"], found["METRICS_TOKEN"]) == (secret, secret)
+    assert found["KEY_PEPPERS"] == [secret, OLDER]
+    assert (found["ALLOWED_HOSTS"], found["METRICS_HOST"]) == (["$HOME", "b.example"], "$HOME")
+    assert read_settings(SECRET_KEY_FILE=str(file))["SECRET_KEY"] == secret
+
+
+@pytest.mark.parametrize(
+    ("name", "refusal"),
+    [
+        ("BALANCE_ALERT_USD", "must be an amount of USD, such as 5 or 0.50."),
+        ("BYOK_FEE_PERCENT", "must be a number from 0 to 100."),
+        ("REQUESTS_PER_MINUTE", "must be a number."),
+        ("DEBUG", "must be on or off."),
+        ("LOG_FORMAT", "must be one of text, json."),
+        ("DATABASE_URL", "must name a PostgreSQL database"),
+    ],
+)
+def test_a_dollar_sign_is_not_taken_for_a_default(name: str, refusal: str) -> None:
+    assert refuse(**{name: "$7"}).startswith(f"{name} {refusal}")
+
+
 @pytest.mark.parametrize("text", [f"{OLD},short", f"{OLD},", ","])
 def test_a_short_part_of_a_list_of_secrets_is_refused(text: str) -> None:
     refusal = refuse(SECRET_KEY_FALLBACKS=text)
