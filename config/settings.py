@@ -70,7 +70,11 @@ def _number(name: str, default: float, *, minimum: float = 0.001) -> float:
 
 
 def _integer(name: str, default: int, *, minimum: int = 1) -> int:
-    return int(_number(name, default, minimum=minimum))
+    """Reads a whole number: a fraction would become the 0 that often means the opposite."""
+    value = _number(name, default, minimum=minimum)
+    if value != int(value):
+        raise ImproperlyConfigured(f"{name} must be a whole number.")
+    return int(value)
 
 
 def _buffer_size(name: str, default: int, *, at_least: tuple[int, ...]) -> int:

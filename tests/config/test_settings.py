@@ -165,6 +165,19 @@ def test_no_command_prints_the_password_of_a_mistyped_url(url: str) -> None:
     assert "Tr0ub4" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "REQUESTS_PER_MINUTE", "IO_LOGGING_DAYS", "WATCH_INTERVAL", "SECURE_HSTS_SECONDS",
+        "TOP_UP_GRACE", "CATALOG_RISE_LIMIT", "ORGANIZATION_MAX_KEYS", "METRICS_PORT",
+    ],
+)  # fmt: skip
+def test_a_fraction_is_no_whole_number(name: str) -> None:
+    assert refuse(**{name: "0.5"}) == f"{name} must be a whole number."
+    assert refuse(**{name: "1.000001"}) == f"{name} must be a whole number."
+    assert [read_settings(**{name: text})[name] for text in ("1.0", "2e3", " 7\n")] == [1, 2000, 7]
+
+
 @pytest.mark.parametrize("name", ["CSRF_TRUSTED_ORIGINS", "CORS_ALLOWED_ORIGINS"])
 def test_names_are_read_without_what_stands_around_them(name: str) -> None:
     assert read_settings(**{name: " https://a.example, https://b.example,\n"})[name] == [
