@@ -17,6 +17,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import ManagementUtility
 from django.core.management.base import BaseCommand
+from django.db import OperationalError
 
 from config.local.bootstrap import DISTRIBUTION
 from config.server import shared_counters
@@ -83,7 +84,10 @@ def describe_database(database: Mapping[str, Any]) -> str:
 
 
 def main(argv: list[str]) -> None:
-    """Runs the command in ``argv``; exits with 1 and one sentence if the settings are wrong."""
+    """Runs the command in ``argv``.
+
+    Exits with 1 and a sentence if the settings are wrong, or the database cannot be used.
+    """
     arguments = argv[1:]
     if arguments in _VERSION_ARGUMENTS:
         sys.stdout.write(f"{importlib.metadata.version(DISTRIBUTION)}\n")
@@ -99,6 +103,21 @@ def main(argv: list[str]) -> None:
     except ImproperlyConfigured as exc:
         # The embedded PostgreSQL starts with the first connection, and may fail then.
         sys.exit(f"Causeway cannot start: {exc}")
+    except OperationalError as exc:
+        if "--traceback" in arguments:
+            raise
+        sys.exit(_explain(exc))
+
+
+def _explain(problem: OperationalError) -> str:
+    """Returns what to do about a database that runs no statements, with PostgreSQL's words."""
+    words = str(problem).strip().partition("\n")[0].rstrip(".")
+    if getattr(problem.__cause__, "sqlstate", None):
+        return f"The database cannot be used: {words}."
+    return (
+        f"The database cannot be reached: {words}. Does PostgreSQL run, and are host, user, "
+        "password and name in DATABASE_URL right?"
+    )
 
 
 def _share_metrics(arguments: list[str]) -> None:

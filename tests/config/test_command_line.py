@@ -1,4 +1,4 @@
-"""The command line: its version, wrong usage, and one-sentence startup errors."""
+"""The command line: its version, wrong usage, and one-sentence errors."""
 
 import json
 import os
@@ -112,6 +112,9 @@ for arguments in json.loads(sys.argv[1]):
             entry.run(["manage.py", *arguments])
         except SystemExit as exc:
             code = exc.code
+            if isinstance(code, str):
+                # The interpreter prints it at its end.
+                code = print(code, file=errors) or 1
         except Exception:
             code = 1
             traceback.print_exc()
@@ -123,8 +126,11 @@ print(json.dumps(found))
 def test_a_command_names_its_database_before_it_fails() -> None:
     """The port is closed, so whatever a command does with the database fails afterwards."""
     commands = [
+        ["migrate"],
         ["migrate", "--check"],
         ["createsuperuser", "--noinput", "--username", "anna", "--email", ""],
+        ["changepassword", "anna"],
+        ["showmigrations"],
         ["shell", "--verbosity", "0", "-c", "pass"],
         ["create_organization", "Acme", "--json"],
         ["verify_ledger", "--json"],
@@ -142,6 +148,10 @@ def test_a_command_names_its_database_before_it_fails() -> None:
         assert errors.splitlines()[0] == "Database: gateway on 127.0.0.1, port 1", arguments
         assert (output, "hidden" in errors) == ("", False), arguments
         assert code == (0 if arguments[0] == "shell" else 1), arguments
+        if code:
+            said = errors.splitlines()[1:]
+            assert re.match(r"(CommandError: )?The database cannot be (reached|used): ", said[0])
+            assert len(said) == 1, arguments
 
 
 _LOADED: Final = """
