@@ -56,6 +56,7 @@ _REFUSES_OPERATION: Final = (400, 404, 422, 501)
 _PORTS: Final = (
     "Ollama listens on 11434, vLLM on 8000, llama.cpp's server on 8080, LM Studio on 1234."
 )
+_CONTAINERS_HOST: Final = "host.docker.internal"
 _CONTAINER: Final = (
     " In a container, this is the container itself; its host is host.docker.internal."
 )
@@ -201,12 +202,22 @@ async def _resolve(base: BaseURL) -> Sequence[str]:
     except (OSError, UnicodeError, TimeoutError):
         found = []
     if not found:
-        raise ConnectRefused(
-            f"The name {base.host} has no address here. Check its spelling, or use the address of "
-            "the server. A container knows neither the names of its host nor those of other "
-            "networks."
-        )
+        raise ConnectRefused(explain_unknown_name(base.host))
     return list(dict.fromkeys(found))
+
+
+def explain_unknown_name(host: str) -> str:
+    """Returns what to do about the name of a server that has no address."""
+    if host == _CONTAINERS_HOST:
+        # Docker Desktop knows the name by itself, and Docker on Linux does not.
+        return (
+            f"The name {host} has no address here. Start the container with --add-host "
+            f"{host}:host-gateway."
+        )
+    return (
+        f"The name {host} has no address here. Check its spelling, or use the address of the "
+        "server. A container knows neither the names of its host nor those of other networks."
+    )
 
 
 async def list_models(
@@ -336,7 +347,7 @@ def _refuse_exchange(server: Server, exc: egress.EgressError) -> ConnectRefused:
         case egress.TLSFailed():
             text = _explain_tls(base, exc.detail, server)
         case NameUnknown():
-            text = f"The name {base.host} has no address here."
+            text = explain_unknown_name(base.host)
         case ProxyFailed():
             text = (
                 f"{place} is called through EGRESS_PROXY_URL, and {exc.detail}. Does this proxy "

@@ -5,6 +5,7 @@ import shlex
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
 from django.core.management.base import CommandParser
 
 from catalog.connecting.asking import FIELDS, ConnectRefused
@@ -113,8 +114,11 @@ def _write_curl(model: str, output: str) -> str:
     operation, fields = FIELDS[output]
     if output == "text":
         fields = {"messages": [{"role": "user", "content": "Hello"}]}
+    # Behind a proxy the port may be nobody's but the proxy's.
+    public = (each for each in settings.CSRF_TRUSTED_ORIGINS if "*" not in each)
+    origin = next(public, "http://127.0.0.1:8000")
     return (
-        f"curl http://127.0.0.1:8000/api/v1/{operation.value} -H "
+        f"curl {origin.rstrip('/')}/api/v1/{operation.value} -H "
         '"Authorization: Bearer $CAUSEWAY_API_KEY" -H "Content-Type: application/json" '
         f"-d {shlex.quote(json.dumps({'model': model, **fields}))}"
     )

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
+from catalog.connecting.asking import explain_unknown_name
 from catalog.connecting.servers import guess_output
 from catalog.models import LanguageModel, ModelEndpoint, Provider
 from config.credentials import Secret
@@ -178,6 +179,29 @@ def test_a_wrong_port_names_the_usual_ones() -> None:
 def test_a_name_without_an_address_is_told() -> None:
     message = refuse("http://gpu.invalid:8000/v1", "--allow")
     assert message.startswith("The name gpu.invalid has no address here. Check its spelling")
+
+
+def test_the_host_of_a_container_is_given_its_name() -> None:
+    assert explain_unknown_name("host.docker.internal") == (
+        "The name host.docker.internal has no address here. Start the container with --add-host "
+        "host.docker.internal:host-gateway."
+    )
+
+
+@pytest.mark.parametrize(
+    ("origins", "expected"),
+    [
+        (["https://llm.example.com", "https://b.example"], "https://llm.example.com"),
+        (["https://*.example.com", "https://b.example/"], "https://b.example"),
+        (["https://*.example.com"], "http://127.0.0.1:8000"),
+    ],
+)
+def test_the_call_that_works_is_sent_to_the_public_address(
+    ollama: Server, settings: Any, origins: list[str], expected: str
+) -> None:
+    settings.CSRF_TRUSTED_ORIGINS = origins
+    found, _ = connect(url_of(ollama), "--allow")
+    assert found["curl"].startswith(f"curl {expected}/api/v1/chat/completions -H ")
 
 
 def test_a_text_that_is_no_url_is_told() -> None:
