@@ -46,8 +46,6 @@ from tests.support import factories
 from tests.support.governance import make_key
 from tests.support.suite.tiers import count_examples
 
-pytestmark = pytest.mark.slow
-
 _KINDS: Final = ("cost", "byok")
 _LONG_AGO: Final = timedelta(hours=2)
 amounts = st.integers(1, 1_000)

@@ -12,8 +12,6 @@ from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
 from tests.support.suite.tiers import count_examples
 
-pytestmark = pytest.mark.slow
-
 EACH = count_examples(40)
 
 

@@ -29,7 +29,7 @@ from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
 from tests.support.processes import MANAGE, Served, environment, manage, serve
 
-pytestmark = [pytest.mark.slow, needs_compiler]
+pytestmark = needs_compiler
 
 HOURS = (2, -2)
 

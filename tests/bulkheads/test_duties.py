@@ -23,8 +23,6 @@ from tests.support.database.locks import locked, waiting
 from tests.support.ledger import assert_in_order
 from tests.support.processes import MANAGE, environment
 
-pytestmark = pytest.mark.slow
-
 
 def keep_answer(row: Generation, expired: Any) -> None:
     KeptAnswer.objects.create(

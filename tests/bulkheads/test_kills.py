@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.support import factories
 from tests.support.bulkheads.kills import BEHAVIOUR, LEASE, LOADED, PRICES, StreamsUnderFire
 from tests.support.bulkheads.leases import end_leases, sweep
@@ -14,8 +12,6 @@ from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
 from tests.support.processes import serve
 from tests.support.suite.tiers import count_examples
-
-pytestmark = pytest.mark.slow
 
 KILLS = count_examples(8)
 # The journal lags by one interval and the time of its statement on a busy machine.

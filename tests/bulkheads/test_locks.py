@@ -38,8 +38,6 @@ from tests.support.factories import Tenant
 from tests.support.inference.site import Site, content_of, events_of
 from tests.support.ledger import assert_in_order, assert_settled_in_order
 
-pytestmark = pytest.mark.slow
-
 # Rows of an organization that an admission locks, by the relation that log and metrics name.
 ADMISSION_ROWS: dict[str, Callable[[Organization], QuerySet[Any]]] = {
     "billing_account": lambda owner: Account.objects.filter(organization=owner),

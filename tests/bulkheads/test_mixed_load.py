@@ -10,7 +10,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 
-import pytest
 import requests
 from django.db import connection, connections
 
@@ -26,8 +25,6 @@ from tests.support.factories import Tenant
 from tests.support.inference.site import CHAT, Site
 from tests.support.ledger import assert_in_order
 from tests.support.suite.tiers import count_examples
-
-pytestmark = pytest.mark.slow
 
 SECONDS = count_examples(20)
 CALLERS = 12

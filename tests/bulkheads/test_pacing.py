@@ -6,16 +6,12 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from catalog.models import Provider
 from inference.models import Generation
 from tests.support import factories
 from tests.support.bulkheads.counters import read_counter
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
-
-pytestmark = pytest.mark.slow
 
 LIMIT = 5
 

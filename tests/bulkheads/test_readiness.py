@@ -18,8 +18,6 @@ from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order, assert_settled_in_order
 from tests.support.processes import Served, serve
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def host(site: Site, running_service: Served) -> Site:

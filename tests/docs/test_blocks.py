@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from catalog import imports
 from catalog.models import ModelEndpoint
 from config.local.bootstrap import PROJECT
@@ -54,7 +52,6 @@ def test_json_blocks_are_json() -> None:
             json.loads(block.text)
 
 
-@pytest.mark.slow
 def test_the_commands_of_contributors_run() -> None:
     [block] = read_blocks(PROJECT / "CONTRIBUTING.md", SHELL)
     with Reader(changes={}) as reader:

@@ -28,8 +28,6 @@ from tests.support.upstreams.listing import (
 )
 from tests.support.upstreams.tls import Authority, answering, serving
 
-pytestmark = pytest.mark.slow
-
 README = PROJECT / "README.md"
 PAGES = (
     README,

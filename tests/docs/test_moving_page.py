@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from accounts.models import ApiKey
 from catalog.models import ModelAlias, Provider
 from config.local.bootstrap import PROJECT
@@ -14,7 +12,6 @@ from tests.support.processes import environment
 PAGE = PROJECT / "docs" / "moving-in.md"
 
 
-@pytest.mark.slow
 def test_every_block_runs(transactional_db: None) -> None:
     blocks = read_blocks(PAGE, SHELL)
     [left_out] = read_blocks(PAGE, "text")

@@ -56,7 +56,6 @@ def roles() -> Iterator[dict[str, str]]:
                 superuser.execute(f"DROP ROLE {role}")
 
 
-@pytest.mark.slow
 def test_every_block_runs_twice_by_the_owner_and_serve_needs_less(roles: dict[str, str]) -> None:
     with (
         reserved_port() as service,

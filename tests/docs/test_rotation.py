@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import pytest
 import requests
 from django.contrib.auth.models import User
 from django.test import Client
@@ -96,7 +95,6 @@ def read_environment(file: Path) -> dict[str, str]:
     return {name: lines.get(name, "") for name in SECRETS}
 
 
-@pytest.mark.slow
 def test_the_runbook_rotates_every_secret_under_traffic(site: Site) -> None:
     site.publish()
     factories.make_credential(site.tenant, site.provider)

@@ -203,7 +203,6 @@ def test_an_admission_that_waits_for_a_deletion_stores_nothing(
     assert not Journal.objects.exists()
 
 
-@pytest.mark.slow
 def test_of_a_deletion_and_an_admission_only_one_happens(racer: Racer) -> None:
     """A race of two connections, repeated."""
     won = {"deleted": 0, "stored": 0}

@@ -30,7 +30,6 @@ CUT_OFF: Final = """() => [...document.querySelectorAll('#main *')].filter(eleme
     return true;
 }).map(element => element.tagName + '.' + element.className)"""
 MARKS: Final = (
-    pytest.mark.slow,
     # An alarm in the middle of the driver's event loop would leave every later test waiting for
     # ever, so a test that hangs ends its process.
     pytest.mark.timeout(600, method="thread"),

@@ -7,7 +7,6 @@ import pytest
 from tests.support.bulkheads.deliveries import EVENTS_PER_KILL, kill_deliveries
 
 
-@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_a_killed_work_loses_no_event() -> None:
     found = kill_deliveries(2)

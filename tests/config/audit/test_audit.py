@@ -384,7 +384,6 @@ def test_command_is_recorded_with_its_user(monkeypatch: pytest.MonkeyPatch) -> N
     assert audit.command_actor("grant_credits") == "command grant_credits by ann"
 
 
-@pytest.mark.slow
 def test_concurrent_requests_keep_their_actors(
     server: str, simulator: Simulator, together: Callable[..., list[Any]]
 ) -> None:

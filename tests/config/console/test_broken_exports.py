@@ -16,8 +16,6 @@ from tests.support import factories
 from tests.support.machine.waiting import wait_until
 from tests.support.processes import serve
 
-pytestmark = pytest.mark.slow
-
 # More than the buffers of both sides hold.
 _ROWS = 40_000
 _STORE = """

@@ -17,7 +17,7 @@ from tests.support.database.migrated import own_database
 from tests.support.database.pooler import Pooler, needs_pgbouncer
 from tests.support.processes import manage
 
-pytestmark = [pytest.mark.slow, needs_pgbouncer]
+pytestmark = needs_pgbouncer
 WAITING = (
     "SELECT count(*) FROM pg_stat_activity "
     "WHERE wait_event_type = 'Lock' AND datname = current_database()"

@@ -41,7 +41,7 @@ from tests.support.inference.site import Site, content_of, events_of
 from tests.support.ledger import assert_in_order
 from tests.support.processes import manage, serve
 
-pytestmark = [pytest.mark.slow, needs_pgbouncer]
+pytestmark = needs_pgbouncer
 
 
 def is_settled() -> bool:

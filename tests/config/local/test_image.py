@@ -195,7 +195,6 @@ def test_all_packages_are_installed_by_their_hashes_and_as_wheels() -> None:
         assert "--require-hashes --only-binary :all: -r " in step.text
 
 
-@pytest.mark.slow
 @pytest.mark.skipif("CAUSEWAY_TEST_OFFLINE" in os.environ, reason="needs a package index")
 @pytest.mark.django_db(transaction=True)
 def test_the_built_image_works(tmp_path: Path) -> None:

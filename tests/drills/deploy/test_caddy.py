@@ -22,10 +22,7 @@ from tests.support.deploy.caddy import CADDYFILE, PROGRAM, Caddy, run_caddy
 from tests.support.inference.site import CHAT, Site, events_of
 from tests.support.processes import Served, serve
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(PROGRAM is None, reason="needs Caddy: apt-get install caddy"),
-]
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason="needs Caddy: apt-get install caddy")
 GATES = 7
 
 

@@ -24,10 +24,9 @@ from tests.support.deploy.installation import Installation, outside_environment
 from tests.support.machine.ports import reserved_port
 from tests.support.processes import Served, wait_until_started
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif("CAUSEWAY_TEST_OFFLINE" in os.environ, reason="needs a package index"),
-]
+pytestmark = pytest.mark.skipif(
+    "CAUSEWAY_TEST_OFFLINE" in os.environ, reason="needs a package index"
+)
 VERSION = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["version"]
 APPS = ("accounts", "billing", "catalog", "config", "endpoints", "endusers", "inference")
 PAGE = PROJECT / "docs" / "deploy" / "index.md"

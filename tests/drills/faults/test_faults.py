@@ -23,7 +23,6 @@ from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
 from tests.support.processes import Served, environment, serve
 
-pytestmark = pytest.mark.slow
 KEYS = "/api/v1/keys"
 FAILURES = "causeway_database_failures_total"
 TRIES = 10

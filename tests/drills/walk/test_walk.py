@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.drills.walk.__main__ import main
-
-pytestmark = pytest.mark.slow
 
 
 def test_a_team_of_thirty_calls_its_own_model_within_ten_minutes() -> None:

@@ -205,7 +205,6 @@ class Lifecycle(RuleBasedStateMachine):
             assert row.validation.configuration == row.configuration
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_every_sequence_of_requests_follows_the_state_table(db: None, simulator: Simulator) -> None:
     machine = type("Machine", (Lifecycle,), {"simulator": simulator})

@@ -32,7 +32,6 @@ from tests.support.machine.waiting import wait_until
 from tests.support.processes import Served, serve
 from tests.support.suite.tiers import count_examples
 
-pytestmark = pytest.mark.slow
 Together = Callable[..., list[Any]]
 
 

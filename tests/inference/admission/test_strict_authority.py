@@ -168,7 +168,6 @@ def test_a_change_does_not_wait_for_a_blocked_request(site: Site, change: str) -
     assert_in_order()
 
 
-@pytest.mark.slow
 def test_a_batch_that_timed_out_is_not_stored_later(site: Site, server: str) -> None:
     # The service of the other tests has the limits of the product.
     site.server = server

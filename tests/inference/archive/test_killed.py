@@ -25,8 +25,6 @@ from tests.support.database.archive import HOUR
 from tests.support.machine.waiting import wait_until
 from tests.support.processes import MANAGE, environment
 
-pytestmark = pytest.mark.slow
-
 # Databases that are copies of one template give their tables the same numbers.
 LOCKS = (
     "SELECT FROM pg_locks AS l INNER JOIN pg_database AS d ON d.oid = l.database "

@@ -8,8 +8,6 @@ import socket
 import subprocess
 import sys
 
-import pytest
-
 from config.clocks.leases import Lease
 from tests.support import factories
 from tests.support.broadcast.destinations import broadcast_to, make_past_generation, progress_of
@@ -17,7 +15,6 @@ from tests.support.broadcast.traces import TAKEN, TraceReceiver
 from tests.support.processes import MANAGE, environment
 
 
-@pytest.mark.slow
 def test_a_killed_worker_sends_again(transactional_db: None, receiver: TraceReceiver) -> None:
     tenant = factories.make_tenant()
     destination = broadcast_to(tenant.workspace, receiver.url)

@@ -21,8 +21,6 @@ from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
 from tests.support.processes import serve
 
-pytestmark = pytest.mark.slow
-
 CLIENTS = 50
 
 

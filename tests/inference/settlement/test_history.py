@@ -160,7 +160,6 @@ def installation(
             server.execute(SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(Identifier(COPY)))
 
 
-@pytest.mark.slow
 def test_a_backup_restored_under_a_running_service_is_noticed_and_settled_again(
     installation: Installation,
 ) -> None:
@@ -223,7 +222,6 @@ def test_a_backup_restored_under_a_running_service_is_noticed_and_settled_again(
     assert installation.manage("verify_ledger") == {"differences": []}
 
 
-@pytest.mark.slow
 def test_history_that_comes_back_needs_no_operator(installation: Installation) -> None:
     [served] = installation.services
     server = served.address

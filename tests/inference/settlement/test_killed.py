@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-import pytest
 import requests
 
 from billing.models import Account, Transfer
@@ -21,8 +20,6 @@ from tests.support.ledger import assert_in_order
 from tests.support.machine.waiting import wait_until
 from tests.support.processes import serve
 from tests.support.suite.tiers import count_examples
-
-pytestmark = pytest.mark.slow
 
 KILLS = count_examples(12)
 AT_ONCE = 5

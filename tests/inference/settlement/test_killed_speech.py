@@ -27,8 +27,6 @@ from tests.support.ledger import assert_in_order
 from tests.support.processes import serve
 from tests.support.upstreams.tls import serving, trusted_context
 
-pytestmark = pytest.mark.slow
-
 LEASE = "8"
 TEXT = "one two three"
 # 15 USD for a million characters.

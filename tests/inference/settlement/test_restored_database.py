@@ -23,8 +23,6 @@ from tests.support.operators.catalogue_files import describe_catalogue
 from tests.support.processes import MANAGE, Served, manage, set_up, wait_until_started
 from tests.support.simulator.server import Simulator
 
-pytestmark = pytest.mark.slow
-
 MODEL = "acme/falcon"
 
 

@@ -26,8 +26,6 @@ from tests.support.operators.catalogue_files import describe_catalogue
 from tests.support.processes import MANAGE, Served, manage, set_up, wait_until_started
 from tests.support.simulator.server import Simulator
 
-pytestmark = pytest.mark.slow
-
 # Words of a stream that ends during the outage, and of one that ends after it.
 SHORT, LONG = 8, 20
 # A stream has two words more than its prompt, and some events without a word.

@@ -32,8 +32,6 @@ WORDS = "You said: one two"
 NO_ANSWER = "The upstream provider did not answer in time."
 FACES = [CHAT, MESSAGES, RESPONSES]
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def _moving(django_db_setup: None, django_db_blocker: Any) -> Iterator[Moving]:
