@@ -94,7 +94,7 @@ class MessagesCount(Open):
     """The size of a prompt."""
 
     input_tokens: Annotated[
-        int, msgspec.Meta(description="Estimated by size, at four bytes per token.")
+        int, msgspec.Meta(description="Estimated by the model's tokenizer and script.")
     ]
 
 
