@@ -60,6 +60,7 @@ _API: Final = "/api/v1/"
 # The headers of answers that a browser's script may read.
 _EXPOSED_HEADERS: Final = (
     "idempotency-replayed",
+    "request-id",
     "retry-after",
     "x-generation-id",
     "x-left-out",
