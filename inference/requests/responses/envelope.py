@@ -130,7 +130,7 @@ def _read_costs(raw: msgspec.Raw) -> dict[str, Any] | None:
 def render_failure(error: ChatError) -> dict[str, Any]:
     """Renders the error of a failed response, whose code is a name instead of a number."""
     code = _CODES.get(error.code, "server_error")
-    if error.metadata.get("provider_code") == _CONTEXT:
+    if _CONTEXT in (error.metadata.get("error_type"), error.metadata.get("provider_code")):
         code = _CONTEXT
     return {"code": code, "message": error.message, "metadata": error.metadata}
 

@@ -262,6 +262,7 @@ def test_an_empty_reason_does_not_replace_the_one_before_it() -> None:
         (402, {}, "insufficient_quota"),
         (400, {}, "invalid_prompt"),
         (400, {"provider_code": "context_length_exceeded"}, "context_length_exceeded"),
+        (400, {"error_type": "context_length_exceeded"}, "context_length_exceeded"),
     ],
 )
 def test_a_failure_ends_the_stream_inside_an_item(
