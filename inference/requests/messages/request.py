@@ -1,14 +1,14 @@
 """Parses requests of Anthropic's Messages by type, and rewrites them as chat requests.
 
-A field that chat cannot express is refused by name. A field is left out only if the answer does not
-depend on it: hints (``eager_input_streaming``), ``context_management``, and members of an earlier
-reply's blocks (``citations``, ``caller``).
+A field that chat cannot express is refused by name, unless its value sets nothing. A field is left
+out only if the answer does not depend on it: hints (``eager_input_streaming``),
+``context_management``, and members of an earlier reply's blocks (``citations``, ``caller``).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -22,6 +22,7 @@ from config.api.errors import InvalidRequest
 from inference.requests.chat_replies import ReplyReasoning
 from inference.requests.limits import MAX_MESSAGES, MAX_TOOLS, check_body
 from inference.requests.messages.reasoning import decode_opaque
+from inference.requests.operations.gateway_fields import is_set
 from inference.requests.problems import explain_decode_error, field_error, require_user
 from inference.requests.schemas import ProviderPreferences
 
@@ -292,6 +293,33 @@ class CountTokensRequest(_CommonRequest, kw_only=True):
     max_tokens: _Bound | None = None
 
 
+def _name_members(*shapes: type[_Shape]) -> dict[str | None, frozenset[str]]:
+    """Returns the names of the members of objects by their type, which is one of them."""
+    return {
+        str(shape.__struct_config__.tag): frozenset((*shape.__struct_fields__, "type"))
+        for shape in shapes
+    }
+
+
+_BLOCKS: Final = _name_members(
+    TextBlock, ImageBlock, DocumentBlock, ToolResultBlock, ToolUseBlock, ThinkingBlock,
+    RedactedThinkingBlock,
+)  # fmt: skip
+# What the objects in a body may have, by the name of the member that holds them.
+_MEMBERS: Final[Mapping[str, Mapping[str | None, frozenset[str]]]] = {
+    "messages": {None: frozenset(("role", "content"))},
+    "system": _BLOCKS,
+    "content": _BLOCKS,
+    "source": _name_members(Base64Document, WebSource, TextDocument),
+    "tools": {None: frozenset(FunctionTool.__struct_fields__), **_name_members(FunctionTool)},
+    "tool_choice": _name_members(AutoChoice, AnyChoice, NamedChoice, NoChoice),
+    "thinking": _name_members(ThinkingOn, ThinkingAdaptive, ThinkingOff),
+    "output_config": {None: frozenset(OutputConfig.__struct_fields__)},
+    "format": _name_members(OutputFormat),
+    "metadata": {None: frozenset(UserMetadata.__struct_fields__)},
+}
+# What holds for every tool is no wish.
+_USUAL: Final[Mapping[str, Any]] = {"allowed_callers": ["direct"]}
 _Request = MessagesRequest | CountTokensRequest
 _decode = msgspec.json.Decoder(MessagesRequest).decode
 _decode_count = msgspec.json.Decoder(CountTokensRequest).decode
@@ -311,7 +339,7 @@ def to_chat(body: bytes, *, is_count: bool = False) -> bytes:
         try:
             request = decode(body)
         except msgspec.ValidationError:
-            if (plain := _write_as_text(body)) is None:
+            if (plain := _adapt(body)) is None:
                 raise
             request = decode(plain)
     except msgspec.ValidationError as exc:
@@ -548,14 +576,38 @@ def _explain_decode_error(text: str, shape: type[_Request], body: bytes) -> Inva
     return explain_decode_error(text, shape=shape, body=body)
 
 
-def _write_as_text(body: bytes) -> bytes | None:
-    """Returns a body whose foreign blocks are text; ``None`` if it has none."""
+def _adapt(body: bytes) -> bytes | None:
+    """Returns a body whose foreign blocks are text, without unknown members that ask for nothing.
+
+    Returns ``None`` if it has neither.
+    """
     request = msgspec.json.decode(body)
-    messages = request.get("messages") if isinstance(request, dict) else None
-    has_changed = False
+    if not isinstance(request, dict):
+        return None
+    dropped = sum(_drop_unset(request.get(name), known) for name, known in _MEMBERS.items())
+    has_changed, messages = dropped > 0, request.get("messages")
     for turn in messages if isinstance(messages, list) else ():
         has_changed |= isinstance(turn, dict) and _rewrite(turn)
     return _encode(request) if has_changed else None
+
+
+def _drop_unset(value: Any, known: Mapping[str | None, frozenset[str]]) -> int:
+    """Drops unknown members that ask for nothing from objects of known types; counts them."""
+    if isinstance(value, list):
+        return sum(_drop_unset(each, known) for each in value)
+    kind = value.get("type") if isinstance(value, dict) else ()
+    names = known.get(kind) if isinstance(kind, str | None) else None
+    if names is None:
+        return 0
+    unset = [
+        name
+        for name, member in value.items()
+        if name not in names and (not is_set(member) or member == _USUAL.get(name))
+    ]
+    for name in unset:
+        del value[name]
+    inner = (_drop_unset(value[name], _MEMBERS[name]) for name in _MEMBERS.keys() & value.keys())
+    return len(unset) + sum(inner)
 
 
 def _rewrite(holder: dict[str, Any]) -> bool:

@@ -129,13 +129,13 @@ def _refuse(name: str, raw: msgspec.Raw) -> None:
         members = _decode_object(raw)
     except msgspec.ValidationError:
         raise field_error(name, text) from None
-    member = next(key for key, value in members.items() if _is_set(_read_value(value)))
+    member = next(key for key, value in members.items() if is_set(_read_value(value)))
     raise field_error(f"{name}.{member}"[:128], text)
 
 
 def _sets(name: str, raw: msgspec.Raw) -> bool:
     """Returns whether a field sets anything, or a member of it if the gateway has its members."""
-    return not is_unset(raw) if name in _EMPTIABLE else _is_set(_read_value(raw))
+    return not is_unset(raw) if name in _EMPTIABLE else is_set(_read_value(raw))
 
 
 def _read_value(raw: msgspec.Raw) -> Any:
@@ -146,9 +146,10 @@ def _read_value(raw: msgspec.Raw) -> Any:
         return raw
 
 
-def _is_set(value: Any) -> bool:
+def is_set(value: Any) -> bool:
+    """Tells whether a value, or any member of an object, asks for anything."""
     if isinstance(value, dict):
-        return any(map(_is_set, value.values()))
+        return any(map(is_set, value.values()))
     return value is not None and value is not False and value not in ("", [])
 
 

@@ -251,6 +251,54 @@ def test_other_fields_are_translated_or_dropped(
     assert found == made
 
 
+LETTER = {"type": "text", "media_type": "text/plain", "data": "a"}
+PAPER = {"type": "document", "source": LETTER}
+NOTHINGS: dict[str, Any] = {
+    "context": None, "citations": {"enabled": False}, "x": "", "y": [], "z": False,
+}  # fmt: skip
+
+
+def with_paper(**members: Any) -> dict[str, Any]:
+    paper = {**PAPER, **members}
+    return {"messages": [{"role": "user", "content": [result("a", [paper]), paper]}]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "same"),
+    [
+        (with_paper(source={**LETTER, "url": None}, **NOTHINGS), with_paper()),
+        (with_paper(citations=None), with_paper()),
+        ({"system": [text("Be brief.", name=None)]}, {"system": "Be brief."}),
+        ({"messages": [{"role": "user", "content": "Hi", "name": None}]}, {}),
+        (
+            {
+                "tools": [
+                    {**TOOL, "type": None, "defer_loading": False},
+                    {**TOOL, "allowed_callers": ["direct"], "input_examples": []},
+                ]
+            },
+            {"tools": [TOOL, TOOL]},
+        ),
+        (
+            {"output_config": {"effort": "high", "task_budget": None}},
+            {"output_config": {"effort": "high"}},
+        ),
+        (
+            {"thinking": {"type": "adaptive", "budget_tokens": None}},
+            {"thinking": {"type": "adaptive"}},
+        ),
+        (
+            {"tool_choice": {"type": "none", "disable_parallel_tool_use": False}},
+            {"tool_choice": {"type": "none"}},
+        ),
+    ],
+)
+def test_a_member_that_asks_for_nothing_is_left_out(
+    fields: dict[str, Any], same: dict[str, Any]
+) -> None:
+    assert in_chat(**fields) == in_chat(**same)
+
+
 def test_provider_preferences_are_parsed_like_those_of_chat() -> None:
     wanted = {"only": ["acme"], "options": {"acme": {"mood": "good"}}, "max_price": {"prompt": "1"}}
     body = to_chat(json.dumps(asked(provider=wanted)).encode())
@@ -378,6 +426,18 @@ def with_block(block: Any, role: str = "user") -> dict[str, Any]:
             "tools[0].type: Only tools that the caller runs, of type 'custom'.",
         ),
         ({"tools": [{**TOOL, "defer_loading": True}]}, "tools[0].defer_loading: Unknown field."),
+        (
+            {"tools": [{**TOOL, "type": None, "allowed_callers": ["code_execution_20260120"]}]},
+            "tools[0].allowed_callers: Unknown field.",
+        ),
+        (
+            {"output_config": {"task_budget": {"type": "tokens", "total": 9}}},
+            "output_config.task_budget: Unknown field.",
+        ),
+        (
+            with_block({**PAPER, "context": None, "citations": {"enabled": True}}),
+            "messages[0].content[0].citations: Unknown field.",
+        ),
         ({"tool_choice": {"type": "all"}}, "tool_choice.type: Invalid value 'all'."),
         ({"tool_choice": {"type": "tool"}}, "tool_choice.name: This field is required."),
         (
