@@ -8,8 +8,10 @@ from typing import Any, Final
 
 from catalog.dialects.base import Operation
 from inference.requests import parsing
-from inference.requests.messages import request as messages
+from inference.requests.messages.native import parse_message
+from inference.requests.operations.presets import find_preset_name
 from inference.requests.parsing import InferenceRequest
+from inference.requests.problems import field_error
 from inference.requests.responses import request as responses
 from inference.requests.transcriptions import parse_transcription
 
@@ -19,8 +21,7 @@ DEFAULT: Final = "chat/completions"
 
 
 def _read_messages(body: bytes, session_id: str | None) -> InferenceRequest:
-    chat = messages.to_chat(body)
-    return parsing.parse(Operation.CHAT, chat, session_id=session_id, is_checked=True)
+    return parse_message(body, session_id=session_id)
 
 
 def _read_responses(body: bytes, session_id: str | None) -> InferenceRequest:
@@ -48,6 +49,8 @@ READERS: Final[Mapping[str, _Reader]] = {
     "audio/speech": _reader_of(Operation.SPEECH),
     "audio/transcriptions": _read_transcription,
 }
+# The routes whose requests may name a preset.
+_WITH_PRESETS: Final = frozenset((DEFAULT, "messages", "responses", "completions"))
 _MESSAGES: Final = {"messages": [{"role": "user", "content": "Hi"}]}
 # The shortest request of each operation; one second of silence for a transcription.
 BODIES: Final[Mapping[str, dict[str, Any]]] = {
@@ -70,6 +73,9 @@ PATHS: Final[Mapping[str, str]] = {**{each: each for each in Operation}, Operati
 def read_request(operation: str, body: bytes, *, session_id: str | None = None) -> InferenceRequest:
     """Returns the request of a body; ``operation`` is a key of :data:`READERS`.
 
-    Raises :class:`InvalidRequest` with the name of the wrong field.
+    Raises :class:`InvalidRequest` with the name of the wrong field, and for a body that names a
+    preset: whose it is depends on the key.
     """
+    if operation in _WITH_PRESETS and (named := find_preset_name(body)) is not None:
+        raise field_error(named.field, "Presets are not explained. Send the fields of the preset.")
     return READERS[operation](body, session_id)

@@ -23,7 +23,9 @@ from tests.support import factories
 from tests.support.broadcast.destinations import make_destination
 from tests.support.governance import make_key
 from tests.support.inference.health import exchange
+from tests.support.inference.prices import read_pricing
 from tests.support.inference.site import Site
+from tests.support.upstreams.recorded import RATES
 
 PRICE = {"prompt": "0.000001", "completion": "0.000002", "request": "0", "image": "0"}
 UNTRIED = {"state": "healthy", "failure_share": 0.0, "latency": None, "throughput": None}
@@ -301,6 +303,43 @@ def test_explain_reads_the_body_of_every_operation(site: Site, operation: str) -
     found = {"origin": "spelling", "alias": None, "targets": ["acme/falcon"]}
     assert data["resolution"] == found
     assert site.upstream.requests == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": [{"type": "web_search_20250305", "name": "web_search", "max_uses": 1}]},
+        {"max_tokens": 0},
+        {"stop_sequences": list("abcde")},
+        {"diagnostics": {"previous_message_id": "msg_0"}},
+    ],
+    ids=str,
+)
+def test_explain_reads_messages_in_anthropics_own_words(site: Site, fields: dict[str, Any]) -> None:
+    site.publish()
+    claude = site.another_provider("beta", dialect="anthropic")
+    site.publish(provider=claude, price=read_pricing(RATES))
+    body = {"model": "falcon", **BODIES["messages"], **fields}
+    answer = asked_of(site, "?operation=messages", body)
+    assert answer.status_code == 200, answer.data
+    data = answer.data["data"]
+    assert [each["provider"] for each in data["candidates"]] == ["Beta"]
+    assert [each["excluded_by"] for each in data["excluded"]] == [["native_format"]]
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [({"preset": "support"}, "preset"), ({"model": "falcon@preset/support"}, "model")],
+)
+@pytest.mark.parametrize("operation", ["chat/completions", "completions", "messages", "responses"])
+def test_explain_says_that_it_takes_no_preset(
+    site: Site, operation: str, fields: dict[str, Any], name: str
+) -> None:
+    body = {"model": "falcon", **BODIES[operation], **fields}
+    answer = asked_of(site, f"?operation={operation}", body)
+    assert answer.status_code == 400
+    text = "Presets are not explained. Send the fields of the preset."
+    assert answer.data["error"]["metadata"]["fields"] == {name: text}
 
 
 @pytest.mark.parametrize("operation", ["", "chat", "images/edits", "../chat", "%00"])
