@@ -19,11 +19,11 @@ from inference.requests.messages import reply as messages
 from inference.requests.messages.events import PING, MessageEvents
 from inference.requests.messages.native import parse_message
 from inference.requests.messages.reply import find_stops
-from inference.requests.operations.presets import leave_out_choices
+from inference.requests.operations.presets import leave_out_unshown
 from inference.requests.parsing import InferenceRequest
 from inference.requests.responses import reply as responses
 from inference.requests.responses.events import ResponseEvents
-from inference.requests.responses.request import parse_response
+from inference.requests.responses.request import SHOWN, parse_response
 from inference.requests.responses.tools import CallerTool
 
 # The longest answer that is converted, which takes several times its size.
@@ -35,11 +35,13 @@ class TranslatedConnection(Connection):
 
     # The given one, its texts and the new one; texts outside of ASCII may take more.
     copies = 3
+    # The modalities that its answers can have.
+    shown: ClassVar[frozenset[str]]
     _events: MessageEvents | ResponseEvents
 
     async def take_preset(self, body: bytes) -> bytes:
         rest = await super().take_preset(body)
-        self.preset = self.preset and leave_out_choices(self.preset)
+        self.preset = self.preset and leave_out_unshown(self.preset, self.shown)
         return rest
 
     def render(self, body: bytes) -> bytes:
@@ -67,6 +69,7 @@ class MessagesConnection(TranslatedConnection):
     """Speaks Anthropic's Messages."""
 
     comments = Connection.comments | {PING}
+    shown = frozenset(("text",))
     _events: MessageEvents
 
     def __init__(self, operation: Operation, scope: Scope, receive: Receive, send: Send) -> None:
@@ -116,6 +119,7 @@ class CountTokensConnection(MessagesConnection):
 class ResponsesConnection(TranslatedConnection):
     """Speaks OpenAI's Responses."""
 
+    shown = SHOWN
     # Set once the request is parsed.
     _echo: Mapping[str, Any]
     _tools: Mapping[str, CallerTool]

@@ -5,7 +5,7 @@ The merged fields are parsed like any request, so holds, filters and prices see 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any, Final
 from uuid import UUID
 
@@ -124,12 +124,20 @@ def require_usable(named: NamedPreset, preset: AppliedPreset | None) -> AppliedP
     return preset
 
 
-def leave_out_choices(preset: AppliedPreset) -> AppliedPreset:
-    """Returns the preset for an interface that shows one choice; others would be paid in vain."""
+def leave_out_unshown(preset: AppliedPreset, shown: Set[str]) -> AppliedPreset:
+    """Returns the preset for an interface that shows one choice, of these modalities.
+
+    All else would be paid in vain.
+    """
     config = _read_config(preset)
-    if bytes(config.pop("n", b"1")) in (b"1", b"null"):
+    left_out = [] if bytes(config.get("n", b"1")) in (b"1", b"null") else ["n"]
+    modalities = config.get("modalities", _NOTHING)
+    if not is_null(modalities) and not shown >= {*_decode_names(modalities)}:
+        left_out += [name for name in ("modalities", "audio") if name in config]
+    if not left_out:
         return preset
-    return replace(preset, config=_encode(config).decode(), left_out=("n",))
+    kept = {name: raw for name, raw in config.items() if name not in left_out}
+    return replace(preset, config=_encode(kept).decode(), left_out=tuple(left_out))
 
 
 def name_models(named: NamedPreset, preset: AppliedPreset) -> bytes:

@@ -154,7 +154,10 @@ _REFUSED: Final = {
     "context_management": "This service does not shorten conversations. Leave it out.",
     "moderation": "This service has content filters of its own. Leave it out.",
     "prompt_cache_retention": "Prices here are for the provider's default lifetime. Leave it out.",
+    "audio": "This interface answers without sound. Ask for sound at /chat/completions.",
 }
+# What the items of an answer can be.
+SHOWN: Final = frozenset(("text", "image"))
 _KEPT_RETENTION: Final = b'"in_memory"'
 # Members that chat reads or sends as they are.
 _SAME: Final = (
@@ -182,6 +185,7 @@ _decode_members = msgspec.json.Decoder(_Raws).decode
 _encode = msgspec.json.Encoder().encode
 _decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _flag = msgspec.json.Decoder(dict[str, Any] | None)
+_names = msgspec.json.Decoder(list[str] | None)
 
 
 def to_chat(body: bytes, *, session_id: str | None = None) -> Translated:
@@ -257,6 +261,14 @@ def _refuse_unsupported(members: _Raws) -> None:
         raw = members.get(name, _Any())
         if not is_unset(raw) and bytes(raw) != _KEPT_RETENTION:
             raise field_error(name, text)
+    modalities = members.get("modalities", _Any())
+    if not is_unset(modalities) and not SHOWN.issuperset(
+        read(_names, modalities, "modalities") or ()
+    ):
+        raise field_error(
+            "modalities",
+            "This interface answers with text and images. Ask for sound at /chat/completions.",
+        )
     if read_text(members.get("truncation")) == "auto":
         raise field_error(
             "truncation", "This service does not shorten conversations. Set it to 'disabled'."

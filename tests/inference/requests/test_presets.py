@@ -176,6 +176,38 @@ def test_a_face_that_shows_one_choice_asks_for_no_others(
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("path", [MESSAGES, RESPONSES])
+def test_a_face_without_sound_asks_for_none(published: Site, path: str) -> None:
+    spoken = {"modalities": ["text", "audio"], "audio": {"voice": "alloy", "format": "wav"}}
+    make_preset(published.tenant.workspace, model=published.model.slug, **spoken)
+    answer = published.post({**ASKED[path], "preset": "support"}, path=path)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["X-Left-Out"] == "modalities, audio"
+    [request] = published.dialled()
+    assert request.body.keys().isdisjoint(spoken)
+
+
+@pytest.mark.parametrize(
+    ("modalities", "shown", "left_out"),
+    [
+        (["text", "image"], {"text", "image"}, ()),
+        (["text", "image"], {"text"}, ("modalities",)),
+        (["text"], {"text"}, ()),
+        ([], {"text"}, ()),
+        (None, {"text"}, ()),
+    ],
+)
+def test_a_face_asks_for_what_it_shows(
+    modalities: list[str] | None, shown: set[str], left_out: tuple[str, ...]
+) -> None:
+    config = json.dumps({"modalities": modalities, "n": 1})
+    preset = presets.AppliedPreset(uuid4(), "active", config, None)
+    found = presets.leave_out_unshown(preset, shown)
+    assert found.left_out == left_out
+    assert ("modalities" in json.loads(found.config or "")) is not bool(left_out)
+
+
+@pytest.mark.django_db(transaction=True)
 def test_a_change_applies_to_the_next_request(published: Site) -> None:
     workspace = published.tenant.workspace
     preset = make_preset(workspace, temperature=0.25)

@@ -485,12 +485,20 @@ def test_the_session_of_the_body_precedes_that_of_the_header_and_the_cache_key()
         ("moderation", {"model": "x"}),
         ("prompt_cache_retention", "24h"),
         ("truncation", "auto"),
+        ("modalities", ["audio"]),
+        ("modalities", ["text", "audio"]),
+        ("audio", {"voice": "alloy", "format": "wav"}),
     ],
 )
 def test_what_is_not_possible_is_refused_by_name(name: str, value: Any) -> None:
     assert [*refused(**{name: value})] == [name]
     for unset in (None, False, "", [], {}):
         in_chat(**{name: unset})
+
+
+def test_text_and_images_may_be_asked_for() -> None:
+    for names in (["text"], ["image"], ["text", "image"]):
+        assert in_chat(modalities=names)["modalities"] == names
 
 
 def showing(part: dict[str, Any], role: str = "user") -> dict[str, Any]:
