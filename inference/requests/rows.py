@@ -267,6 +267,11 @@ def count_escapes(raw: msgspec.Raw | bytes, *, is_text: bool) -> int:
     return max(saved, 0)
 
 
+def measure_body(body: bytes) -> int:
+    """Returns the bytes of JSON, with each escape as long as what it stands for."""
+    return len(body) - count_escapes(body, is_text=True)
+
+
 def find_media(
     contents: Iterable[list[dict[str, msgspec.Raw]]],
 ) -> Iterable[dict[str, msgspec.Raw]]:

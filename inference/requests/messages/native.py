@@ -18,14 +18,20 @@ from catalog.aliases.spellings import MILLION
 from catalog.capabilities import NativeFormat
 from catalog.dialects.anthropic.wire import ATTRIBUTION, BETA, split_betas
 from catalog.dialects.base import NativeBody, Operation
-from catalog.dialects.shared.raw import first_byte, is_null, is_unset
+from catalog.dialects.shared.raw import (
+    decode_members,
+    first_byte,
+    is_null,
+    is_unset,
+    read_member,
+)
 from catalog.dialects.shared.searches import BY_TOOL, MOST_SEARCHES
 from catalog.tokens import UNSTATED_LIMITS
 from config.api.errors import InvalidRequest
 from inference.requests import parsing
 from inference.requests.limits import MAX_MESSAGES, MAX_PARTS, MAX_TOOLS, check_body
 from inference.requests.messages.reasoning import MARK
-from inference.requests.messages.request import CommonFields, find_user, to_chat
+from inference.requests.messages.request import CommonFields, convert, find_user
 from inference.requests.operations.gateway_fields import GATEWAY_FIELDS
 from inference.requests.operations.presets import AppliedPreset
 from inference.requests.operations.server_tools import (
@@ -35,8 +41,8 @@ from inference.requests.operations.server_tools import (
     read_bound,
 )
 from inference.requests.parsing import WEB_SEARCH, InferenceRequest
-from inference.requests.problems import field_error
-from inference.requests.rows import add_value
+from inference.requests.problems import explain_decode_error, field_error
+from inference.requests.rows import add_value, measure_body
 
 # The tokens that a fetched document may add to the prompt without a bound.
 _DOCUMENT_TOKENS: Final = 131_072
@@ -104,10 +110,15 @@ _SETTINGS: Final = frozenset(
 )  # fmt: skip
 # The beginning of a signature that holds the reasoning of another provider.
 _MARK: Final = b'"' + MARK.encode()
-_TEXT_SOURCE: Final = re.compile(rb'"type"\s*:\s*"(?:text|content)"')
+# The contents inside of contents that may have media: each is read once more.
+_LEVELS: Final = 5
+# The member of a block that has a medium.
+_SOURCE: Final = re.compile(rb'"source"')
 # The names of fields that chat names otherwise.
 _WORDS: Final = {"response_format": "output_config.format", "reasoning": "thinking"}
 _HEADER: Final = re.compile(r"[\x20-\x7e]*")
+_PICTURE: Final = "image"
+_MEDIA: Final = frozenset((_PICTURE, "document"))
 _Blocks = Annotated[list[dict[str, msgspec.Raw]], msgspec.Meta(max_length=MAX_PARTS)]
 
 _Bound = Annotated[int, msgspec.Meta(ge=0, le=100_000_000)]
@@ -171,7 +182,7 @@ def parse_message(
             raise field_error(name, "Send printable ASCII alone in this header.")
     problem: InvalidRequest | None = None
     try:
-        chat = to_chat(body, is_count=is_count)
+        chat, has_foreign = convert(body, is_count=is_count)
     except InvalidRequest as exc:
         if "fields" not in exc.metadata or preset is not None:
             raise
@@ -191,14 +202,51 @@ def parse_message(
             # provider: only the chat form has them.
             return request
         fields = _decode_fields(body)
-        if beside := _list_beside(fields):
-            counts = request.text
-            for each in beside:
-                add_value(counts, each)
-            bound = request.prompt_bound + sum(map(len, beside))
-            request = replace(request, prompt_bound=bound, text_counts=counts)
-        return replace(request, native=_read_native(fields, headers))
+        return replace(
+            _measure_foreign(request, body, fields)
+            if has_foreign
+            else _measure_rest(request, body, chat, fields),
+            native=_read_native(fields, headers),
+            size=max(request.size, len(body)),
+            has_long_cache=parsing.has_long_cache(body),
+        )
     return _parse_native(body, problem, is_count=is_count, session_id=session_id, headers=headers)
+
+
+def _measure_rest(
+    request: InferenceRequest, body: bytes, chat: bytes, fields: Mapping[str, msgspec.Raw]
+) -> InferenceRequest:
+    """Returns a request measured with what its chat form leaves out, such as earlier citations."""
+    if beside := _list_beside(fields):
+        counts = request.text
+        for each in beside:
+            add_value(counts, each)
+        request = replace(request, text_counts=counts)
+    rest = max(0, measure_body(body) - measure_body(chat))
+    return replace(request, prompt_bound=request.prompt_bound + rest)
+
+
+def _measure_foreign(
+    request: InferenceRequest, body: bytes, fields: Mapping[str, msgspec.Raw]
+) -> InferenceRequest:
+    """Returns a request measured with the blocks that its chat form describes in words.
+
+    Raises :class:`InvalidRequest` for more blocks than may be measured.
+    """
+    try:
+        own: _NativeRequest = _decode(body)
+    except msgspec.ValidationError as exc:
+        raise explain_decode_error(str(exc)) from None
+    whole = parsing.parse(Operation.CHAT, _write_chat(own, fields), is_checked=True)
+    return replace(
+        request,
+        prompt_bound=max(request.prompt_bound, whole.prompt_bound),
+        images=whole.images,
+        media=whole.media,
+        inputs=whole.inputs,
+        forms=whole.forms,
+        text_counts=whole.text,
+    )
 
 
 def _parse_native(
@@ -401,7 +449,8 @@ def _write_chat(request: _NativeRequest, fields: Mapping[str, msgspec.Raw]) -> b
     for turn in request.messages:
         role = turn.role if turn.role in ("assistant", "system") else "user"
         content = turn.content
-        parts = content if isinstance(content, str) else list(_write_parts(content))
+        is_answer = role == "assistant"
+        parts = content if isinstance(content, str) else list(_write_parts(content, is_answer))
         messages.append({"role": role, "content": parts})
     bound = request.max_tokens
     members = {
@@ -415,31 +464,47 @@ def _write_chat(request: _NativeRequest, fields: Mapping[str, msgspec.Raw]) -> b
     return _encode({name: value for name, value in members.items() if value is not None})
 
 
-def _write_parts(blocks: list[dict[str, msgspec.Raw]]) -> Iterator[dict[str, Any]]:
+def _write_parts(
+    blocks: list[dict[str, msgspec.Raw]], is_answer: bool, levels: int = _LEVELS
+) -> Iterator[dict[str, Any]]:
+    """Yields what stands for blocks: their media and their text, and those of their contents.
+
+    The media of an earlier answer may be of any kind: a model that takes none can go on. Contents
+    of more ``levels`` are text.
+    """
     for block in blocks:
-        inner, kind = None, bytes(block.get("type", b""))
-        rest = {name: raw for name, raw in block.items() if name != "source"}
-        if kind == b'"image"':
-            yield {"type": "image_url", "image_url": {"url": ""}}
-        elif kind == b'"document"' and not _is_text(block.get("source")):
-            yield {"type": "file", "file": {"filename": "document"}}
-        elif kind == b'"tool_result"' and first_byte(block.get("content")) == b"[":
-            inner = _read_blocks(rest.pop("content"))
-        else:
-            rest = block
+        rest, kind = dict(block), read_member(block, "type")
+        inner: list[dict[str, msgspec.Raw]] = []
+        if kind in _MEDIA:
+            source = decode_members(block.get("source")) or {}
+            form = read_member(source, "type")
+            if form == "content":
+                inner += _take_blocks(source, levels)
+                rest["source"] = msgspec.Raw(_encode(source))
+            elif form != "text":
+                yield {"type": "medium"} if is_answer else _write_medium(kind, form)
+                if form == "base64":
+                    del rest["source"]
+        inner += _take_blocks(rest, levels)
         yield {"type": "text", "text": _encode(rest).decode()}
-        if inner is not None:
-            yield from _write_parts(inner)
+        yield from _write_parts(inner, is_answer, levels - 1)
 
 
-def _read_blocks(content: msgspec.Raw) -> list[dict[str, msgspec.Raw]]:
-    """Returns the blocks of a result; what is no block counts as one."""
-    return [
-        _decode_fields(raw) if first_byte(raw) == b"{" else {"": raw}
-        for raw in _decode_list(content)
-    ]
+def _write_medium(kind: str, form: str) -> dict[str, Any]:
+    url = "data:," if form == "base64" else ""
+    if kind == _PICTURE:
+        return {"type": "image_url", "image_url": {"url": url}}
+    return {"type": "file", "file": {"file_data": url}}
 
 
-def _is_text(source: msgspec.Raw | None) -> bool:
-    """Returns whether the source of a document is text, or blocks of text and images."""
-    return source is not None and _TEXT_SOURCE.search(bytes(source)[:512]) is not None
+def _take_blocks(holder: dict[str, msgspec.Raw], levels: int) -> list[dict[str, msgspec.Raw]]:
+    """Removes the content of a block and returns its blocks; one without any media stays text.
+
+    What is no block counts as one.
+    """
+    raw = holder.get("content", msgspec.Raw())
+    if not levels or first_byte(raw) not in (b"[", b"{") or _SOURCE.search(raw) is None:
+        return []
+    del holder["content"]
+    items = _decode_list(raw) if first_byte(raw) == b"[" else [raw]
+    return [decode_members(item) or {"": item} for item in items]

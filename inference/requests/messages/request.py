@@ -327,20 +327,27 @@ _encode = msgspec.json.Encoder().encode
 
 
 def to_chat(body: bytes, *, is_count: bool = False) -> bytes:
-    """Returns the equivalent chat request; ``is_count`` reads a request to count tokens.
+    """Returns the equivalent chat request; see :func:`convert`."""
+    return convert(body, is_count=is_count)[0]
 
-    Raises :class:`InvalidRequest` with the name of the wrong field. A body above ``LARGE_BYTES`` is
-    converted in a thread.
+
+def convert(body: bytes, *, is_count: bool = False) -> tuple[bytes, bool]:
+    """Returns the equivalent chat request, and whether blocks that chat does not know became text.
+
+    ``is_count`` reads a request to count tokens. Raises :class:`InvalidRequest` with the name of
+    the wrong field. A body above ``LARGE_BYTES`` is converted in a thread.
     """
     check_body(body)
+    has_foreign = False
     decode = _decode_count if is_count else _decode
     request: _Request
     try:
         try:
             request = decode(body)
         except msgspec.ValidationError:
-            if (plain := _adapt(body)) is None:
+            if (adapted := _adapt(body)) is None:
                 raise
+            plain, has_foreign = adapted
             request = decode(plain)
     except msgspec.ValidationError as exc:
         shape = CountTokensRequest if is_count else MessagesRequest
@@ -364,7 +371,7 @@ def to_chat(body: bytes, *, is_count: bool = False) -> bytes:
         "cache_control": request.cache_control,
         **request.gateway_fields(),
     }
-    return _encode(omit_none(**fields))
+    return _encode(omit_none(**fields)), has_foreign
 
 
 def _convert_messages(request: _Request) -> list[dict[str, Any]]:
@@ -576,19 +583,19 @@ def _explain_decode_error(text: str, shape: type[_Request], body: bytes) -> Inva
     return explain_decode_error(text, shape=shape, body=body)
 
 
-def _adapt(body: bytes) -> bytes | None:
+def _adapt(body: bytes) -> tuple[bytes, bool] | None:
     """Returns a body whose foreign blocks are text, without unknown members that ask for nothing.
 
-    Returns ``None`` if it has neither.
+    Also returns whether it had such blocks, and ``None`` if it had neither.
     """
     request = msgspec.json.decode(body)
     if not isinstance(request, dict):
         return None
     dropped = sum(_drop_unset(request.get(name), known) for name, known in _MEMBERS.items())
-    has_changed, messages = dropped > 0, request.get("messages")
+    has_foreign, messages = False, request.get("messages")
     for turn in messages if isinstance(messages, list) else ():
-        has_changed |= isinstance(turn, dict) and _rewrite(turn)
-    return _encode(request) if has_changed else None
+        has_foreign |= isinstance(turn, dict) and _rewrite(turn)
+    return (_encode(request), has_foreign) if dropped or has_foreign else None
 
 
 def _drop_unset(value: Any, known: Mapping[str | None, frozenset[str]]) -> int:
@@ -631,8 +638,21 @@ def _rewrite(holder: dict[str, Any]) -> bool:
 def _is_foreign(kind: str, block: dict[str, Any]) -> bool:
     if kind == "document":
         source = block.get("source")
-        return isinstance(source, dict) and source.get("type") == _PARTS
-    return kind in _FOREIGN or kind.endswith(_RESULT)
+        is_foreign = isinstance(source, dict) and source.get("type") == _PARTS
+    else:
+        is_foreign = kind in _FOREIGN or kind.endswith(_RESULT)
+    return is_foreign and not _has_file(block)
+
+
+def _has_file(value: Any) -> bool:
+    """Tells whether a block shows a file of an account, which not every credential may read."""
+    if isinstance(value, list):
+        return any(map(_has_file, value))
+    if not isinstance(value, dict):
+        return False
+    return value.get("type") == "file" or any(
+        _has_file(member) for name, member in value.items() if name != "input"
+    )
 
 
 def _describe(value: Any) -> Iterable[str]:

@@ -40,7 +40,7 @@ from inference.requests.responses.tools import (
     keep_callers_choice,
     keep_callers_tools,
 )
-from inference.requests.rows import count_escapes
+from inference.requests.rows import measure_body
 from inference.requests.schemas import SESSION_LENGTH, ProviderPreferences
 
 _Number = Annotated[float, msgspec.Meta(ge=-2, le=2)]
@@ -418,15 +418,12 @@ def parse_response(
             request,
             native=_read_native(body, members, translated),
             # The chat form may lack what the body has, such as encrypted reasoning.
-            prompt_bound=request.prompt_bound + max(0, _measure(body) - _measure(translated.chat)),
+            prompt_bound=request.prompt_bound
+            + max(0, measure_body(body) - measure_body(translated.chat)),
             size=max(request.size, len(body)),
         ),
         translated,
     )
-
-
-def _measure(body: bytes) -> int:
-    return len(body) - count_escapes(body, is_text=True)
 
 
 def _read_native(body: bytes, members: _Raws, translated: Translated) -> NativeBody:

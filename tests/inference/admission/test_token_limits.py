@@ -74,7 +74,7 @@ def test_a_text_counts_once_in_every_form() -> None:
         asked = {"model": "a/b", "input": text}
         counts.append(parse_response(json.dumps(asked, ensure_ascii=is_ascii).encode())[0])
     # What stands around the text: the role, the type of a part, and what another face writes.
-    assert [each.prompt_bound - size for each in counts] == [33, 61, 31, 30] * 2
+    assert [each.prompt_bound - size for each in counts] == [33, 61, 67, 30] * 2
 
 
 def test_tools_and_schemas_are_estimated_alike_in_every_form() -> None:

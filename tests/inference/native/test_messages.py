@@ -8,12 +8,22 @@ from typing import Any, Final
 import pytest
 
 from catalog.pricing import Price
+from catalog.tokens import Medium
 from inference.models import Generation
 from inference.requests.messages.native import parse_message
 from tests.support import factories
 from tests.support.database.snapshots import everything, unchanged
 from tests.support.governance import filter_secret
-from tests.support.inference.messages import answered, asked, events_of, refusal, send
+from tests.support.inference.messages import (
+    answered,
+    asked,
+    events_of,
+    refusal,
+    result,
+    send,
+    text,
+    use,
+)
 from tests.support.inference.prices import read_pricing
 from tests.support.inference.site import MESSAGES, OPERATOR_SECRET, Site
 from tests.support.upstreams.recorded import (
@@ -192,6 +202,30 @@ def test_the_events_pass_with_our_id_model_and_cost(site: Site, claude: Upstream
             },
             "file_id",
         ),
+        (
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [
+                            {
+                                "type": "document",
+                                "source": {
+                                    "type": "content",
+                                    "content": [
+                                        {
+                                            "type": "image",
+                                            "source": {"type": "file", "file_id": "file_1"},
+                                        }
+                                    ],
+                                },
+                            }
+                        ],
+                    }
+                ]
+            },
+            "file_id",
+        ),
     ],
 )
 def test_what_has_no_rate_is_refused_by_name_where_credits_pay(
@@ -276,6 +310,95 @@ def test_the_hold_covers_text_that_only_the_native_body_has(fields: dict[str, An
     request = parse_message(json.dumps(asked(**fields)).encode())
     assert request.native is not None
     assert min(request.prompt_bound, request.text.size) > 9_000
+
+
+ENCODED: Final = {"type": "base64", "media_type": "image/png", "data": "A" * 20_000}
+PICTURE: Final = {"type": "image", "source": ENCODED}
+PDF: Final = {"type": "document", "source": {**ENCODED, "media_type": "application/pdf"}}
+PAGES: Final = {"type": "document", "title": "t", "source": {"type": "content", "content": []}}
+SEARCHED: Final = {
+    "type": "web_search_tool_result",
+    "tool_use_id": "s",
+    "content": [{"type": "web_search_result", "url": "u", "encrypted_content": "x" * 9_000}],
+}
+
+
+def pages(*blocks: dict[str, Any]) -> dict[str, Any]:
+    return {**PAGES, "source": {"type": "content", "content": [*blocks]}}
+
+
+def fetched(document: dict[str, Any]) -> dict[str, Any]:
+    page = {"type": "web_fetch_result", "url": "u", "content": document}
+    return {"type": "web_fetch_tool_result", "tool_use_id": "s", "content": page}
+
+
+def turns(said: list[Any], told: list[Any]) -> dict[str, Any]:
+    """Returns a body with an earlier answer, and what the user says to it."""
+    roles = {"assistant": said, "user": [*told, text("?")]}
+    return asked(messages=[{"role": role, "content": content} for role, content in roles.items()])
+
+
+@pytest.mark.parametrize(
+    ("said", "told", "media"),
+    [
+        ([], [pages(PICTURE, text("x" * 9_000), PICTURE)], ["image", "image"]),
+        ([use("a")], [result("a", [pages(PICTURE), PICTURE])], ["image", "image"]),
+        ([], [{**pages(text("x" * 9_000)), "citations": {"enabled": True}}], []),
+        ([], [PICTURE, PDF, SEARCHED], ["image", "file"]),
+        ([SEARCHED], [], []),
+        ([text("a", citations=[{"cited_text": "x" * 9_000}])], [], []),
+        ([{**use("a"), "caller": {"type": "x" * 9_000}}], [result("a")], []),
+    ],
+    ids=["pages", "pages of a tool", "text", "all", "search", "citations", "caller"],
+)
+@pytest.mark.parametrize("fields", [{}, {"max_tokens": 0}], ids=["both", "native"])
+def test_the_hold_covers_blocks_that_chat_does_not_know(
+    said: list[Any], told: list[Any], media: list[str], fields: dict[str, Any]
+) -> None:
+    body = json.dumps({**turns(said, told), **fields}, separators=(",", ":")).encode()
+    request = parse_message(body)
+    assert request.native is not None
+    assert (request.native.problem is None) is not bool(fields)
+    text_bytes = len(request.native.fields["messages"]) - len(media) * len(ENCODED["data"])
+    assert text_bytes <= request.prompt_bound < text_bytes + 600
+    assert [medium.modality for medium in request.media] == media
+    assert request.images == media.count("image")
+    assert request.inputs == set(media)
+    assert request.forms == {f"base64_{modality}s" for modality in media}
+    # By its size a request is built on the event loop or in a thread.
+    assert request.size == len(body)
+
+
+def test_a_model_without_media_goes_on_after_a_fetched_page() -> None:
+    request = parse_message(json.dumps(turns([fetched(PDF), fetched(pages(PICTURE))], [])).encode())
+    assert request.native is not None
+    assert (request.images, request.inputs, request.forms) == (0, set(), set())
+    # What the provider makes of it is held.
+    assert request.media == (Medium("file"), Medium("file"))
+    assert request.prompt_bound < 1_000
+    assert request.least_tokens < 100
+
+
+def test_contents_of_any_depth_are_measured() -> None:
+    block: dict[str, Any] = pages(PICTURE)
+    for _ in range(20):
+        block = result("a", [block])
+    request = parse_message(json.dumps({**turns([], [block]), "max_tokens": 0}).encode())
+    assert (request.media, request.prompt_bound > 20_000) == ((), True)
+
+
+def test_the_type_behind_the_text_of_a_document_is_read() -> None:
+    source = {"data": "x" * 9_000, "media_type": "text/plain", "type": "text"}
+    document = {"type": "document", "context": "c", "source": source}
+    request = parse_message(json.dumps(asked([document])).encode())
+    assert (request.media, request.prompt_bound > 9_000) == ((), True)
+
+
+def test_a_lifetime_that_chat_does_not_show_is_known() -> None:
+    call = {**use("a"), "cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    request = parse_message(json.dumps(turns([call], [result("a")])).encode())
+    assert b"ttl" not in bytes(request.fields["messages"])
+    assert request.has_long_cache
 
 
 @pytest.mark.parametrize(("max_uses", "counted"), [(3, 3), (1_000, 1_000), (1_001, 1_000)])
