@@ -10,6 +10,7 @@ import binascii
 import re
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -41,6 +42,20 @@ _PICTURE_BYTES: Final = 512 * 1024
 _FRAME: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _PAGES: Final = re.compile(rb"/Count\s+(\d{1,6})\b")
 _MS: Final = 1_000
+
+
+class _NamedFile(msgspec.Struct):
+    filename: msgspec.Raw = msgspec.Raw()
+
+
+_decode_file = msgspec.json.Decoder(_NamedFile).decode
+
+
+def measure_name(raw: msgspec.Raw) -> int:
+    """Returns the bytes of the name of a file, which is text for the model; 0 without one."""
+    with suppress(msgspec.ValidationError):
+        return len(_decode_file(raw).filename)
+    return 0
 
 
 def find_form(name: str, raw: msgspec.Raw) -> str:

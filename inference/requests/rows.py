@@ -14,7 +14,7 @@ from catalog.dialects.base import Reply
 from catalog.dialects.shared.raw import first_byte, iter_text
 from catalog.pricing import Usage
 from catalog.tokens import Medium, TextCounts
-from inference.requests.media import MEDIA, MODALITIES, find_form, measure_medium
+from inference.requests.media import MEDIA, MODALITIES, find_form, measure_medium, measure_name
 from inference.requests.schemas import ProviderPreferences
 
 Fields = Mapping[str, msgspec.Raw]
@@ -234,6 +234,8 @@ def bound_prompt(
             bound -= len(part[name])
             if has_escapes:
                 bound += count_escapes(part[name], is_text=True)
+            if MODALITIES[name] == "file":
+                bound += measure_name(part[name])
         images += _PICTURE in names
         inputs |= {MODALITIES[name] for name in names}
         forms |= {find_form(name, part[name]) for name in names}

@@ -345,11 +345,12 @@ def turns(said: list[Any], told: list[Any]) -> dict[str, Any]:
         ([use("a")], [result("a", [pages(PICTURE), PICTURE])], ["image", "image"]),
         ([], [{**pages(text("x" * 9_000)), "citations": {"enabled": True}}], []),
         ([], [PICTURE, PDF, SEARCHED], ["image", "file"]),
+        ([], [{**PDF, "title": "x" * 1_500}], ["file"]),
         ([SEARCHED], [], []),
         ([text("a", citations=[{"cited_text": "x" * 9_000}])], [], []),
         ([{**use("a"), "caller": {"type": "x" * 9_000}}], [result("a")], []),
     ],
-    ids=["pages", "pages of a tool", "text", "all", "search", "citations", "caller"],
+    ids=["pages", "pages of a tool", "text", "all", "title", "search", "citations", "caller"],
 )
 @pytest.mark.parametrize("fields", [{}, {"max_tokens": 0}], ids=["both", "native"])
 def test_the_hold_covers_blocks_that_chat_does_not_know(
@@ -359,8 +360,9 @@ def test_the_hold_covers_blocks_that_chat_does_not_know(
     request = parse_message(body)
     assert request.native is not None
     assert (request.native.problem is None) is not bool(fields)
-    text_bytes = len(request.native.fields["messages"]) - len(media) * len(ENCODED["data"])
-    assert text_bytes <= request.prompt_bound < text_bytes + 600
+    # A source has 20,000 bytes of media, and at most 100 around them.
+    text_bytes = len(request.native.fields["messages"]) - len(media) * 20_100
+    assert text_bytes <= request.prompt_bound < text_bytes + 800
     assert [medium.modality for medium in request.media] == media
     assert request.images == media.count("image")
     assert request.inputs == set(media)

@@ -593,6 +593,23 @@ def test_prompt_bound_counts_sent_bytes_and_media_apart() -> None:
     assert with_options.prompt_bound == parsed().prompt_bound + len('["') + 50 + len('"]')
 
 
+@pytest.mark.parametrize("kind", ["file", "input_file"])
+def test_the_name_of_a_file_counts_as_text(kind: str) -> None:
+    def bound(*names: str) -> int:
+        file = {"file_data": "data:application/pdf;base64," + "A" * 100_000}
+        parts = [{"type": kind, kind: {**file, "filename": name}} for name in names]
+        return parsed(messages=[{"role": "user", "content": parts}]).prompt_bound
+
+    assert bound("n" * 9_000) == bound("n") + 8_999
+    assert bound("n", "n") < 500
+
+
+@pytest.mark.parametrize("file", ["a.pdf", None, {}, {"filename": 5}])
+def test_a_file_without_a_name_is_measured(file: Any) -> None:
+    content = [{"type": "file", "file": file}]
+    assert parsed(messages=[{"role": "user", "content": content}]).inputs == {"file"}
+
+
 PICTURE = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{'A' * 100_000}"}}
 
 
