@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 import pytest
 from django.db import connection
+from django.db.models import F
+from django.db.models.functions import Now
 from django.utils import timezone
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +26,8 @@ from billing.budgets import Budget, MeterReading, Scope
 from billing.models import Account, Meter
 from billing.rate_limits import LimitScope, Rate, RateRule
 from catalog.pricing import NANO
-from config.api.errors import GatewayError, PaymentRequired, Unavailable
+from config.api.errors import GatewayError, PaymentRequired, Unauthenticated, Unavailable
+from config.clocks.clock import clock
 from config.database.pool import find_pool
 from config.secrets import digest_api_key
 from config.server.batching.waits import Blocked
@@ -41,6 +46,7 @@ from tests.support.admission.entries import cancel, entry_of, worker
 from tests.support.governance import make_guardrail, make_key, make_member
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
+from tests.support.machine.waiting import wait_until
 from tests.support.suite.tiers import count_examples
 
 SUBJECT = UUID(int=1)
@@ -323,15 +329,31 @@ def test_a_late_batch_counts_in_the_newer_minute_of_the_meter(site: Site) -> Non
 def test_an_expired_key_is_refused_by_the_clock_of_the_database(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A worker that remembers the key, and whose clock is behind, does not know that it expired."""
     site.publish()
-    now = timezone.now()
-    keys = ApiKey.objects.filter(name="inference")
-    keys.update(expires_at=now + timedelta(hours=1))
-    assert site.chat().status_code == 200
-    keys.update(expires_at=now - timedelta(seconds=1))
-    monkeypatch.setattr(timezone, "now", lambda: now - timedelta(hours=1))
-    assert site.chat().status_code == 401
-    assert len(site.dialled()) == 1
+    keys, entry = ApiKey.objects.filter(name="inference"), entry_of(site)
+
+    def is_expired() -> bool:
+        return keys.annotate(now=Now()).filter(expires_at__lt=F("now")).exists()
+
+    def expire_in(seconds: int) -> None:
+        keys.update(expires_at=Now() + timedelta(seconds=seconds))
+
+    async def run() -> Any:
+        async with worker() as (store, settlements):
+            # A busy machine may need more than the first of these to admit one request.
+            for seconds in (2, 20, 200):
+                await run_in_thread(expire_in, seconds)
+                [known] = await store.admit([entry])
+                if isinstance(known, Admission):
+                    break
+            await cancel(settlements, known)
+            await run_in_thread(partial(wait_until, is_expired, seconds=300))
+            monkeypatch.setattr(clock, "_ahead", clock.time() - time.monotonic() - 3_600)
+            [found] = await store.admit([entry])
+            return found
+
+    assert isinstance(asyncio.run(run()), Unauthenticated)
 
 
 def settled(meter: MeterReading, now: datetime, cost: int, hold: int) -> MeterReading:
