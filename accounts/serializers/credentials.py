@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
@@ -75,9 +74,11 @@ class _ByokFields(StrictSerializer):
     declared_zdr = FlagField(required=False, allow_null=True)
 
     def validate_allowed_models(self, names: list[str] | None) -> list[str] | None:
-        return check_models(
-            names, self.context["organization_id"], self.context.get("stored_models")
-        )
+        # What is stored may have left the catalogue since.
+        stored = frozenset(self.context.get("stored_models") or ())
+        new = [name for name in names or () if name not in stored]
+        require_models(new, self.context["organization_id"])
+        return names
 
     def validate_allowed_hosts(self, hosts: list[str] | None) -> list[str] | None:
         if hosts is not None and any(not HOST_NAME.fullmatch(host) for host in hosts):
@@ -134,19 +135,14 @@ def check_keys(hashes: list[str] | None, organization_id: UUID) -> list[str] | N
     return hashes
 
 
-def check_models(
-    names: list[str] | None, organization_id: UUID | None, stored: Iterable[str] | None
-) -> list[str] | None:
-    """Returns names of models, each a public or canonical slug; ``None`` stands for all models.
+def require_models(names: list[str], organization_id: UUID | None = None) -> list[str]:
+    """Returns the names of models, as they are; refuses what is no public or canonical slug.
 
-    Those of ``stored`` may have left the catalogue since. Any other text matches no request, and
-    credits would pay for what the credential is meant for.
+    Any other text matches no request, and credits would pay for what the credential is meant for.
     """
-    kept = frozenset(stored or ())
-    new = [name for name in names or () if name not in kept]
-    if patterns := [name for name in new if name.endswith("/*")]:
+    if patterns := [name for name in names if name.endswith("/*")]:
         raise ValidationError(f"{patterns[0]} is no model: name each model of the author.")
-    canonical_models(new, organization_id)
+    canonical_models(names, organization_id)
     return names
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, cast
+from typing import Any, Final
 from uuid import UUID
 
 from django import forms
@@ -13,8 +13,8 @@ from django.core.exceptions import ValidationError
 from django.db.models import Count, Max
 from django.http import HttpRequest
 from django.utils.html import format_html_join
-from rest_framework.exceptions import ValidationError as NotInCatalogue
 
+from accounts.admin.forms import CatalogueForm
 from accounts.admin.pickers import (
     SubjectPickers,
     make_keys_field,
@@ -23,7 +23,7 @@ from accounts.admin.pickers import (
 )
 from accounts.hosts import HostRule
 from accounts.models import HOST_NAME, ApiKey, ByokCredential, Member, Organization
-from accounts.serializers.credentials import check_models
+from accounts.serializers.credentials import require_models
 from catalog import dialects
 from catalog.dialects.shared.credentials import InvalidCredential
 from catalog.models import DialectName, Provider
@@ -33,7 +33,7 @@ from config.changes.kinds import ChangeKind, FourEyes
 from config.changes.proposals import Difference
 from config.clocks.writing import write_time
 from config.console.actions import Message, deletion, transition
-from config.console.forms import RECORD, ConsoleForm, SecretFormField, part
+from config.console.forms import RECORD, SecretFormField, part
 from config.console.unfold import Dialog, SelectWidget, display
 from config.credentials import Secret
 from endpoints import rotation
@@ -43,9 +43,10 @@ from inference.reports.usage.consequences import foresee_credential
 _HOSTS_SHOWN: Final = 20
 
 
-class ByokForm(ConsoleForm):
+class ByokForm(CatalogueForm):
     """Takes the columns of a credential except the secret."""
 
+    catalogue_fields = {"allowed_models": require_models}
     refusal_fields = {"secret_required": "allowed_hosts"}
 
     allowed_api_key_hashes = make_keys_field()
@@ -74,7 +75,6 @@ class ByokForm(ConsoleForm):
                 "allowed_hosts", "Each entry must be a lower-case host name without port or path."
             )
         organization = cleaned.get("owner") or getattr(self.instance, "organization", None)
-        self._check_models(organization, cleaned.get("allowed_models"))
         hashes = self._new_entries(cleaned, "allowed_api_key_hashes")
         if hashes and organization is not None:
             own = ApiKey.objects.for_organization(organization.pk).filter(digest__in=hashes)
@@ -90,14 +90,6 @@ class ByokForm(ConsoleForm):
     def _new_entries(self, cleaned: dict[str, Any], name: str) -> set[str]:
         """Returns the new entries of a list; stored ones may name a key that was revoked later."""
         return set(cleaned.get(name) or ()) - set(self.initial.get(name) or ())
-
-    def _check_models(self, organization: Organization | None, names: list[str] | None) -> None:
-        try:
-            check_models(
-                names, getattr(organization, "pk", None), self.initial.get("allowed_models")
-            )
-        except NotInCatalogue as exc:
-            self.add_error("allowed_models", [str(text) for text in cast("list[str]", exc.detail)])
 
     def _check_secret(self, provider: Provider | None, secret: Secret | None) -> None:
         if provider is None or secret is None:
