@@ -24,6 +24,11 @@ ELSEWHERE: Final = """
     SELECT e.id FROM catalog_modelendpoint e JOIN catalog_provider p ON p.id = e.provider_id
     WHERE p.base_url IS NULL
 """
+# The types of errors that say nothing of an endpoint: its callers' mistakes, and rate limits.
+NEUTRAL_ERRORS: Final = """(
+    'invalid_request', 'payload_too_large', 'context_length_exceeded', 'content_policy_violation',
+    'rate_limit_exceeded'
+)"""
 # The minutes with at least ten attempts of each endpoint, from rows named ``recent``. A minute is
 # up with 80 % successes. A caller's mistake, a rate limit and a refused BYOK credential do not
 # count as failures of the endpoint.
@@ -36,16 +41,13 @@ BUSY_MINUTES: Final = """
         ) >= 0.8 * count(*) AS is_up
     FROM recent, jsonb_array_elements(attempts) WITH ORDINALITY AS tried (attempt, number)
     WHERE status <> 'pending'
-    AND coalesce(attempt ->> 'error_type', '') NOT IN (
-        'invalid_request', 'payload_too_large', 'context_length_exceeded',
-        'content_policy_violation', 'rate_limit_exceeded'
-    )
+    AND coalesce(attempt ->> 'error_type', '') NOT IN {neutral}
     AND NOT ((attempt ->> 'is_byok')::bool AND (attempt ->> 'status')::int IN (401, 402, 403))
     AND ((attempt ->> 'is_byok')::bool
         AND (attempt ->> 'endpoint_id')::uuid IN ({elsewhere})) IS NOT TRUE
     GROUP BY 1, 2
     HAVING count(*) >= 10
-""".replace("{elsewhere}", ELSEWHERE)
+""".replace("{elsewhere}", ELSEWHERE).replace("{neutral}", NEUTRAL_ERRORS)
 _SUM: Final = """
 WITH recent AS MATERIALIZED (
     SELECT model_endpoint_id, is_byok, created_at, status, attempts,

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from inference.reports.endpoint_hours import NEUTRAL_ERRORS
+
 MOST_ROWS: Final = 20_000
 """A page reads this many generations at most, the latest ones."""
 
@@ -31,11 +33,8 @@ TRIED: Final = """
 # Whether a row of ``TRIED`` is a failure of its provider and endpoint.
 IS_FAILURE: Final = """(
     error_type IS NOT NULL AND NOT is_refused
-    AND error_type NOT IN (
-        'invalid_request', 'payload_too_large', 'context_length_exceeded',
-        'content_policy_violation', 'rate_limit_exceeded'
-    )
-)"""
+    AND error_type NOT IN {neutral}
+)""".replace("{neutral}", NEUTRAL_ERRORS)
 # The errors of generations in ``recent``: each failed attempt, and each generation that failed
 # before its first one.
 FAILURES: Final = """
