@@ -242,8 +242,8 @@ def _make_settlement(journal: Journal, *, is_free: bool) -> Settlement | None:
     usage, cost, upstream_cost = None, 0, 0
     units = journal.units or {}
     # The request of a chat says nothing of pictures, so these were delivered.
-    is_drawn = bool(units.get("output_images"))
-    is_drawn = is_drawn and OPERATIONS[Operation(generation.operation)].is_written
+    is_written = OPERATIONS[Operation(generation.operation)].is_written
+    is_drawn = is_written and "output_images" in units
     if journal.completion_tokens or is_drawn:
         estimate = ROWS[Operation(generation.operation)].estimate
         if unknown := units.keys() - set(UNITS):
