@@ -15,13 +15,13 @@ from django.db import transaction
 
 from accounts.models import ByokCredential, Organization
 from catalog.aliases.imports import KIND as ALIASES
+from catalog.connecting.connect import name_some
 from catalog.connecting.gateways.catalogue import (
     CREDENTIALS,
     REPEATED,
     GatewayReport,
     Names,
     check_secret,
-    name_some,
     read_servers,
     store_aliases,
     take_all,
@@ -163,7 +163,7 @@ class _Plan:
                     line,
                     name,
                     "that its requests go to its own endpoints alone: until one is activated, they "
-                    f"go to {name_some(providers)} of the catalogue",
+                    f"go to {name_some(sorted(providers))} of the catalogue",
                 )
 
     def _store(self, deployment: Deployment, count_row: RowListener) -> tuple[str, str]:

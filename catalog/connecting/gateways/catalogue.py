@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count, product
 from typing import Any, Final
@@ -18,7 +18,7 @@ from django.db import transaction
 from catalog import dialects, imports
 from catalog.aliases import imports as alias_imports
 from catalog.aliases.changes import find_problem, known_models
-from catalog.connecting.connect import make_model, make_provider, stored_secret
+from catalog.connecting.connect import make_model, make_provider, name_some, stored_secret
 from catalog.connecting.gateways.deployments import (
     ANY_DEFAULT,
     Deployment,
@@ -58,7 +58,6 @@ from config.credentials import NO_SECRET, Secret
 CREDENTIALS: Final = "credentials"
 _KINDS: Final = (*imports.KINDS, CREDENTIALS, alias_imports.KIND)
 _LIMITS: Final = ("requests_per_minute", "tokens_per_minute")
-_MOST_NAMED: Final = 5
 _NO_MODELS: Final = "the catalogue has no models for this wildcard; connect lists those of a server"
 _NOT_SHARED: Final = (
     "deployments of several models: they are tried in the order of the file, and not shared"
@@ -181,12 +180,6 @@ def read_servers() -> dict[str, set[str]]:
     return found
 
 
-def name_some(slugs: Collection[str]) -> str:
-    """Returns the first of these slugs, in order, for a reason."""
-    more = " and others" if len(slugs) > _MOST_NAMED else ""
-    return f"{', '.join(sorted(slugs)[:_MOST_NAMED])}{more}"
-
-
 def store_aliases(
     owner: UUID | None, gateway: GatewayFile, names: Names, count_row: RowListener
 ) -> None:
@@ -270,7 +263,7 @@ class _Plan:
                     line,
                     name,
                     f"that its requests go to {', '.join(sorted(own))} alone: the model is served "
-                    f"by {name_some(others)} too; see provider.only in docs/routing.md",
+                    f"by {name_some(sorted(others))} too; see provider.only in docs/routing.md",
                 )
 
     def limited_providers(self) -> list[ProviderRow]:
