@@ -31,7 +31,10 @@ class _Face(NamedTuple):
 _MESSAGES: Final = [{"role": "user", "content": "x"}]
 FACES: Final[Mapping[str, _Face]] = {
     "chat/completions": _Face(bytes, {"messages": _MESSAGES}),
-    "messages": _Face(messages.to_chat, {"messages": _MESSAGES, "model": "x", "max_tokens": 1}),
+    "messages": _Face(
+        lambda body: messages.convert(body)[0],
+        {"messages": _MESSAGES, "model": "x", "max_tokens": 1},
+    ),
     "responses": _Face(lambda body: responses.to_chat(body).chat, {"input": "x"}),
 }
 

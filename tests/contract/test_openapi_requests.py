@@ -71,7 +71,7 @@ PARSERS: Final[dict[str, Callable[[bytes], Any]]] = {
     "/audio/transcriptions": parse_sound,
     "/images": parse_images,
     "/images/generations": functools.partial(parsing.parse, Operation.IMAGES),
-    "/messages": parse_chat_of(messages.to_chat),
+    "/messages": parse_chat_of(lambda body: messages.convert(body)[0]),
     "/responses": parse_chat_of(responses.to_chat),
 }
 

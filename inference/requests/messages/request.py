@@ -326,11 +326,6 @@ _decode_count = msgspec.json.Decoder(CountTokensRequest).decode
 _encode = msgspec.json.Encoder().encode
 
 
-def to_chat(body: bytes, *, is_count: bool = False) -> bytes:
-    """Returns the equivalent chat request; see :func:`convert`."""
-    return convert(body, is_count=is_count)[0]
-
-
 def convert(body: bytes, *, is_count: bool = False) -> tuple[bytes, bool]:
     """Returns the equivalent chat request, and whether blocks that chat does not know became text.
 

@@ -23,7 +23,7 @@ from inference.filters.problems import ContentBlocked
 from inference.filters.screening import screen
 from inference.requests import parsing
 from inference.requests.messages.native import parse_message
-from inference.requests.messages.request import to_chat
+from inference.requests.messages.request import convert
 from tests.support.suite.tiers import count_examples
 from tests.support.texts.filters import NUMBER, builtin, custom
 
@@ -318,7 +318,7 @@ def encode(body: Any, *, is_escaped: bool) -> bytes:
 def parsed(route: str, operation: Operation, raw: bytes) -> parsing.InferenceRequest:
     match route:
         case "messages":
-            return parsing.parse(operation, to_chat(raw))
+            return parsing.parse(operation, convert(raw)[0])
         case "native":
             return parse_message(raw, headers=[("anthropic-beta", "web-fetch-2025-09-10")])
     return parsing.parse(operation, raw)

@@ -10,7 +10,7 @@ import requests
 from catalog.dialects.base import Operation
 from inference.requests import parsing
 from inference.requests.messages.events import MessageEvents
-from inference.requests.messages.request import to_chat
+from inference.requests.messages.request import convert
 from tests.support.inference.site import MESSAGES, Site
 
 
@@ -44,7 +44,7 @@ def refusal(site: Site, body: dict[str, Any], status: int = 400) -> dict[str, An
 
 def in_chat(content: Any = "Hi", **fields: Any) -> dict[str, Any]:
     """Returns the chat request of a Messages request, without the fields that all requests have."""
-    body = to_chat(json.dumps(asked(content, **fields)).encode())
+    body, _ = convert(json.dumps(asked(content, **fields)).encode())
     parsing.parse(Operation.CHAT, body)
     made: dict[str, Any] = json.loads(body)
     assert (made.pop("model"), made.pop("max_tokens")) == ("acme/falcon", 50)

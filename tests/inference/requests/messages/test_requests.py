@@ -13,7 +13,7 @@ from catalog.dialects.base import Call, Operation
 from config.api.errors import InvalidRequest
 from config.credentials import Secret
 from inference.requests import parsing
-from inference.requests.messages.request import to_chat
+from inference.requests.messages.request import convert
 from tests.support.inference.messages import (
     SECRET,
     SIGNED_THOUGHT,
@@ -301,8 +301,9 @@ def test_a_member_that_asks_for_nothing_is_left_out(
 
 def test_provider_preferences_are_parsed_like_those_of_chat() -> None:
     wanted = {"only": ["acme"], "options": {"acme": {"mood": "good"}}, "max_price": {"prompt": "1"}}
-    body = to_chat(json.dumps(asked(provider=wanted)).encode())
-    chat = json.dumps({**json.loads(to_chat(json.dumps(asked()).encode())), "provider": wanted})
+    body, _ = convert(json.dumps(asked(provider=wanted)).encode())
+    plain, _ = convert(json.dumps(asked()).encode())
+    chat = json.dumps({**json.loads(plain), "provider": wanted})
     found = parsing.parse(Operation.CHAT, body).preferences
     assert found == parsing.parse(Operation.CHAT, chat.encode()).preferences
 
@@ -346,7 +347,7 @@ def test_a_request_survives_the_round_trip_to_anthropic(wanted: dict[str, Any]) 
         "cache_control": CACHED,
         **wanted,
     }
-    chat = to_chat(json.dumps({"model": "acme/falcon", **sent}).encode())
+    chat, _ = convert(json.dumps({"model": "acme/falcon", **sent}).encode())
     fields = parsing.parse(Operation.CHAT, chat).fields
     model = "claude-sonnet-4-5"
     made = build(
@@ -365,7 +366,7 @@ def test_a_request_survives_the_round_trip_to_anthropic(wanted: dict[str, Any]) 
 
 def refusal_of(body: bytes) -> InvalidRequest:
     with pytest.raises(InvalidRequest) as error:
-        to_chat(body)
+        convert(body)
     return error.value
 
 
