@@ -42,9 +42,9 @@ Default = TypeVar("Default")
 _KEPT_SECONDS: Final = 15.0
 # The maximum number of remembered URLs and names.
 _MAX_REMEMBERED: Final = 4096
-# The lookups that hang cannot be stopped, and whoever chose a name may let it hang. So those of one
-# organization take a quarter of the threads at most, and those of all of them leave one to the
-# operator's names, of which those under one domain take as many.
+# A lookup that hangs cannot be stopped, and whoever chose the name may let it hang. So the names of
+# one organization take a quarter of the threads at most. Those of all organizations leave a quarter
+# to the operator, whose names under one domain take no more either.
 _THREADS: Final = 32
 _THREADS_OF_ALL_OWNERS: Final = 24
 _THREADS_OF_ONE: Final = 8

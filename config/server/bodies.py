@@ -181,8 +181,8 @@ def require_utf8(scope: Scope) -> None:
     """Raises :class:`UnsupportedMediaType` if the type of the body names another charset.
 
     Django looks a charset up among the codecs of Python, which remember every name. Some of them
-    read no text, and the name in an extended parameter, with a ``*``, may be none. It takes long
-    for many parameters, on the event loop.
+    read no text, and the name in an extended parameter, with a ``*``, may be none. A line of many
+    parameters keeps the event loop busy, so a long one is refused unread.
     """
     line = join_headers(scope, b"content-type").decode("latin-1")
     is_plain = len(line) <= _TYPE_CHARACTERS and "*" not in line.partition(";")[2]

@@ -375,7 +375,7 @@ def test_a_later_provider_of_the_catalogue_captures_no_slug(site: Site, manager:
 def test_the_name_of_a_provider_allows_none_of_the_catalogue(
     site: Site, manager: APIClient
 ) -> None:
-    """Whoever allows an own provider means no public one that came later."""
+    """A rule that names an own provider admits no public one of that name."""
     make_own(site.tenant, base_url=site.upstream.base_url)
     store_key(manager)
     assert activate(site, manager).status_code == 201

@@ -318,51 +318,28 @@ def test_concurrent_requests_share_one_lookup(
         uvloop.run(run(upstream(server)))
 
 
-def test_lookups_of_one_domain_that_hang_leave_threads_to_others(
-    policy: EgressPolicy, context: ssl.SSLContext
-) -> None:
-    policy = replace(policy, connect_timeout=4)
-    asked: list[str] = []
-
-    async def resolve(host: str, port: int) -> list[str]:
-        asked.append(host)
-        if host != "upstream.test":
-            await asyncio.Event().wait()
-        return ["127.0.0.1"]
-
-    async def run(url: str) -> None:
-        names = [f"https://a{number}.b{number}.dead.example" for number in range(40)]
-        async with EgressClient(policy, resolve=resolve) as egress_client:
-            *dead, found = await asyncio.gather(
-                *(one(egress_client, name) for name in names),
-                one(egress_client, url),
-                return_exceptions=True,
-            )
-        assert {isinstance(each, ConnectFailed) for each in dead} == {True}
-        assert (found, len(asked)) == (b"hello", 9)
-
-    with serving(answering(), context) as server:
-        uvloop.run(run(upstream(server)))
-
-
 def hanging(owner: str, count: int) -> list[tuple[str, Reach]]:
-    """Returns names of as many domains, which hang, and whose they are."""
+    """Returns names that hang, and whose they are: of as many domains, but for the operator's."""
+    ends = [f"dead{number}.example" if owner else "dead.example" for number in range(count)]
     return [
-        (f"https://{owner}.dead{number}.example", Reach(owner=owner)) for number in range(count)
+        (f"https://a{number}.b{number}.{end}", Reach(owner=owner))
+        for number, end in enumerate(ends)
     ]
 
 
 @pytest.mark.parametrize(
     ("dead", "lookups"),
     [
-        # One organization has eight threads, whatever its domains; the ninth name waits.
+        # One organization has eight threads, whatever its domains, and so has a domain of the
+        # operator's; the ninth name waits.
         (hanging("first", 40), 8),
-        # All of them leave a quarter to the operator.
+        (hanging("", 40), 8),
+        # All organizations leave a quarter to the operator.
         ([name for owner in "abcde" for name in hanging(owner, 40)], 24),
     ],
-    ids=["one", "many"],
+    ids=["an organization", "a domain", "organizations"],
 )
-def test_names_of_organizations_that_hang_leave_threads_to_the_operator(
+def test_lookups_that_hang_leave_threads_to_others(
     policy: EgressPolicy,
     context: ssl.SSLContext,
     dead: list[tuple[str, Reach]],
@@ -383,10 +360,12 @@ def test_names_of_organizations_that_hang_leave_threads_to_the_operator(
 
     async def run(url: str) -> None:
         async with EgressClient(policy, resolve=resolve) as egress_client:
-            # The last name of the organization is the operator's too: nobody waits for its turn.
-            names = [*dead, (url, dead[0][1]), (url, NO_REACH)]
+            # An organization waits for its turn with the operator's name too, and holds it up for
+            # nobody else.
+            waiting = [(url, reach) for _, reach in dead[:1] if reach.owner]
             *rest, found = await asyncio.gather(
-                *(ask(egress_client, *name) for name in names), return_exceptions=True
+                *(ask(egress_client, *name) for name in [*dead, *waiting, (url, NO_REACH)]),
+                return_exceptions=True,
             )
         assert {isinstance(each, ConnectFailed) for each in rest} == {True}
         assert (found, len(asked)) == (b"hello", lookups + 1)
