@@ -34,6 +34,13 @@ class AlreadyGranted(Conflict):
     message = "This grant was sent before. Nothing was changed."
 
 
+class BeingArchived(Conflict):
+    """The month of the reference is sealed, because it is about to leave the database."""
+
+    error_type = "being_archived"
+    message = "The oldest month is being archived. Nothing was booked. Try again in a few minutes."
+
+
 class NothingToRefund(Conflict):
     """The generation cost no credits, or it was refunded before."""
 
@@ -86,7 +93,10 @@ def grant(
 def credit_deposit(
     organization_id: uuid.UUID, amount_nano: int, *, reference: str, actor: str
 ) -> bool:
-    """Credits a deposit once per reference; returns False if it was credited before."""
+    """Credits a deposit once per reference; returns False if it was credited before.
+
+    Raises :class:`BeingArchived` while the first partition, which has the deposits, is sealed.
+    """
     with transaction.atomic():
         accounts = _lock_accounts(organization_id, Account.Kind.DEPOSITS, Account.Kind.CREDITS)
         if Transfer.objects.filter(kind=Transfer.Kind.DEPOSIT, reference=reference).exists():
@@ -110,10 +120,8 @@ def refund(generation_id: str, *, actor: str, note: str = "") -> Transfer:
     """
     try:
         return _refund(generation_id, actor=actor, note=note)
-    except IntegrityError as exc:
-        if getattr(getattr(exc.__cause__, "diag", None), "constraint_name", None) == SEAL:
-            raise Archived from None
-        raise
+    except BeingArchived:
+        raise Archived from None
 
 
 def _refund(generation_id: str, *, actor: str, note: str) -> Transfer:
@@ -209,7 +217,10 @@ def _post(
     note: str = "",
     reference: str | None = None,
 ) -> Transfer:
-    """Stores a posted transfer between accounts that the caller has locked."""
+    """Stores a posted transfer between accounts that the caller has locked.
+
+    Raises :class:`BeingArchived` if its partition is sealed.
+    """
     debit.posted_debits += amount_nano
     credit.posted_credits += amount_nano
     debit.save(update_fields=["posted_debits"])
@@ -227,5 +238,10 @@ def _post(
         note=note,
     )
     transfer.ended_at = transfer.created_at = clock.now()
-    transfer.save(force_insert=True)
+    try:
+        transfer.save(force_insert=True)
+    except IntegrityError as exc:
+        if getattr(getattr(exc.__cause__, "diag", None), "constraint_name", None) == SEAL:
+            raise BeingArchived from None
+        raise
     return transfer

@@ -17,11 +17,12 @@ from typing import Any, Final
 
 from django.conf import settings
 
+from billing.ledger import BeingArchived
 from billing.models import ChainState, Deposit, TopUp
 from billing.topups.chains import Chain
 from billing.topups.matching import match_deposit, send_to_review
 from billing.topups.node import MAX_SPAN, ChainLags, Node, Reorganized, TokenRefused
-from billing.topups.payments import ChainPayment, Cursor
+from billing.topups.payments import ChainPayment, Cursor, UnconfirmedPayment
 from billing.topups.rpc import ChainError, ChainRefused, ChainUnavailable
 from config.clocks.clock import clock
 from config.clocks.leases import Lease
@@ -209,6 +210,9 @@ def _try_match(deposit: Deposit) -> bool:
     """Matches a deposit and returns whether it did; logs an error, unless the database is away."""
     try:
         return match_deposit(deposit)
+    except BeingArchived as exc:
+        logger.warning("%s waits: %s", deposit.reference, exc.message)
+        return False
     except Exception as exc:
         if is_away(exc):
             raise
@@ -233,6 +237,7 @@ def mark_unconfirmed(
 ) -> None:
     """Marks the top-ups whose payment is not final yet; nothing is credited for such a payment.
 
+    So it does for a final payment that is stored and could not be credited yet.
     Makes no call when the chain has no awaited top-up, and changes nothing when the node refuses or
     lags: confirmed payments do not wait for it. A top-up that was seen in a block beyond the last
     one read in time stays as it is. A late payment is watched after its amount was freed.
@@ -245,8 +250,10 @@ def mark_unconfirmed(
     except (ChainLags, ChainRefused) as exc:
         logger.warning("%s: unconfirmed payments cannot be read: %s", chain.name, exc)
         return
-    by_payment = {
-        (found.token, found.sender, found.recipient, found.units): found for found in payments
+    stored = Deposit.objects.received().filter(chain_id=chain.chain_id)
+    by_payment: dict[tuple[Any, ...], UnconfirmedPayment | Deposit] = {
+        (found.token, found.sender, found.recipient, found.units): found
+        for found in (*payments, *stored)
     }
     for top_up in rows.filter(status__in=_MAY_BE_SEEN):
         paid = (top_up.token, top_up.sender, top_up.recipient, top_up.units)

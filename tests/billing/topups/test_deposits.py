@@ -11,7 +11,8 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from billing.models import ChainState, Deposit, TopUp
+from billing import ledger
+from billing.models import ChainState, Deposit, TopUp, Transfer
 from billing.topups import matching, watcher
 from billing.topups.chains import Chain
 from billing.topups.node import Cursor
@@ -23,6 +24,7 @@ from tests.support.chains.node_faults import mine, refusing
 from tests.support.chains.nodes import Anvil, Contract, EthTester, Front, before, chain_of, deploy
 from tests.support.chains.payments import ask, look, node_of
 from tests.support.chains.watching import Offer, ask_and_pay, credited, found, status
+from tests.support.database import archive
 from tests.support.factories import Tenant
 
 
@@ -73,6 +75,17 @@ def test_credit_accepts_any_organization_for_an_unmatched_deposit(
     matching.credit(Deposit.objects.get(), tenant.organization.pk, by="operator test")
     assert credited(tenant) == [3_000_000_000]
     assert found() == [("credited", 3_000_000)]
+
+
+def test_no_deposit_is_credited_by_hand_while_its_partition_is_archived(
+    tenant: Tenant, chain: Chain, token: Contract
+) -> None:
+    token.pay(3_000_000)
+    look(chain)
+    archive.seal_oldest(Transfer)
+    with pytest.raises(ledger.BeingArchived, match="Try again"):
+        matching.credit(Deposit.objects.get(), tenant.organization.pk, by="operator test")
+    assert (found(), credited(tenant)) == ([("unmatched", 3_000_000)], [])
 
 
 @pytest.mark.parametrize(("seconds", "after"), [(-1, "expired"), (60, "open")])

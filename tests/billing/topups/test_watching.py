@@ -21,13 +21,15 @@ from django.db import connection
 
 from billing import verification as audit
 from billing.checks import check_left_chains
-from billing.models import ChainState, Deposit, TopUp
+from billing.ledger import BeingArchived
+from billing.models import ChainState, Deposit, TopUp, Transfer
 from billing.topups import matching, watcher
 from billing.topups import node as chain_module
 from billing.topups.chains import Chain
 from config.clocks.clock import clock
 from config.management.commands import work
 from config.models import Lease
+from inference.archive.sealing import list_sealed, unseal
 from tests.support.chains.node_faults import FAULTS, failing_after, limited_to, mine, ranges
 from tests.support.chains.nodes import (
     Answers,
@@ -41,7 +43,9 @@ from tests.support.chains.nodes import (
 )
 from tests.support.chains.payments import ask, look, node_of
 from tests.support.chains.watching import Offer, ask_and_pay, credited, found, status
+from tests.support.database import archive
 from tests.support.factories import Tenant
+from tests.support.machine.logs import own_lines
 from tests.support.machine.waiting import wait_until
 
 
@@ -468,6 +472,22 @@ def test_a_deposit_that_cannot_be_matched_does_not_stop_the_others(
     assert look(chain) == 1
     assert [name for name, _ in found()] == ["unmatched", "received", "credited"]
     assert credited(tenant) == [top_up.units * 1_000]
+
+
+def test_a_payment_waits_while_the_first_partition_is_archived(
+    tenant: Tenant, chain: Chain, token: Contract, caplog: pytest.LogCaptureFixture
+) -> None:
+    top_up = ask_and_pay(tenant, chain, token)
+    archive.seal_oldest(Transfer)
+    with caplog.at_level(logging.WARNING, "causeway.chain"):
+        assert look(chain) == 0
+    assert (found(), credited(tenant)) == ([("received", top_up.units)], [])
+    assert status(top_up) == "seen"
+    deposit = Deposit.objects.get()
+    assert set(own_lines(caplog)) == {f"{deposit.reference} waits: {BeingArchived.message}"}
+    unseal(list_sealed())
+    assert look(chain) == 1
+    assert (status(top_up), credited(tenant)) == ("confirmed", [top_up.units * 1_000])
 
 
 def test_a_worker_credits_a_payment(tenant: Tenant, chain: Chain, token: Contract) -> None:

@@ -25,7 +25,7 @@ from billing import ledger, reviews
 from billing.models import Archived, Excess, Fold, MeterOpening, Opening, Transfer
 from config.clocks.leases import Lease
 from config.management.commands import work
-from config.partitions.tables import list_partitions, read_now
+from config.partitions.tables import read_now
 from inference.archive.plans import DirectoryPlace
 from inference.archive.ranges import list_ranges
 from inference.archive.retention import ARCHIVE_PARTITIONS, RetentionCollector, archive_due
@@ -108,16 +108,8 @@ def test_an_archived_generation_cannot_be_refunded_and_says_why(row: Generation)
         ledger.refund(row.pk, actor="test")
 
 
-def seal_oldest(model: type[Transfer | Generation]) -> None:
-    """Seals the oldest partition of a model as an archiving process does."""
-    name = list_partitions(model.partitioning)[0].name
-    with connection.cursor() as cursor:
-        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
-        cursor.execute(f"ALTER TABLE {name} ADD CONSTRAINT leaves CHECK (FALSE) NOT VALID")
-
-
 def test_a_sealed_row_cannot_change_and_says_why(row: Generation) -> None:
-    seal_oldest(Transfer)
+    archive.seal_oldest(Transfer)
     before = archive.balances()
     with pytest.raises(Archived), transaction.atomic():
         ledger.refund(row.pk, actor="test")
@@ -128,7 +120,7 @@ def test_a_sealed_row_cannot_change_and_says_why(row: Generation) -> None:
 def test_an_undue_partition_that_was_left_sealed_is_opened(
     row: Generation, settings: LazySettings
 ) -> None:
-    seal_oldest(Transfer)
+    archive.seal_oldest(Transfer)
     settings.RETENTION_DAYS = {}
     archive_due()
     ledger.refund(row.pk, actor="test")
@@ -357,7 +349,7 @@ def from_future(monkeypatch: pytest.MonkeyPatch, moment: Any) -> None:
 
 
 def test_a_sealed_partition_refuses_rows_at_the_database(row: Generation) -> None:
-    seal_oldest(Generation)
+    archive.seal_oldest(Generation)
     with pytest.raises(IntegrityError, match="leaves"), transaction.atomic():
         Generation.objects.filter(pk=row.pk).update(latency_ms=1)
 

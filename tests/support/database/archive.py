@@ -54,6 +54,14 @@ def divide_past() -> None:
             _wait_as_before(cursor)
 
 
+def seal_oldest(model: type[Transfer | Generation]) -> None:
+    """Seals the oldest partition of a model as an archiving process does."""
+    name = list_partitions(model.partitioning)[0].name
+    with connection.cursor() as cursor:
+        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        cursor.execute(f"ALTER TABLE {name} ADD CONSTRAINT leaves CHECK (FALSE) NOT VALID")
+
+
 def divide_since(partitioning: Partitioning, since: datetime) -> None:
     """Puts partitions of all spans since a moment in the place of the one with everything."""
     with connection.cursor() as cursor:
