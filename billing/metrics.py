@@ -54,7 +54,7 @@ class TopUpCollector(Collector):
         )
         scanned = GaugeMetricFamily(
             "causeway_chain_scanned_timestamp_seconds",
-            "When a chain was last read up to its confirmed head.",
+            "The time of a chain's newest block when it was last read up to its confirmed head.",
             labels=("chain_id",),
         )
         behind = GaugeMetricFamily(

@@ -165,8 +165,8 @@ class Node:
         )
         # The largest range of blocks that the node is known or expected to answer in one call.
         self.span = FIRST_SPAN
-        # The number of the latest block when the confirmed head was read last.
-        self.latest: int | None = None
+        # The latest block when the confirmed head was read last.
+        self.latest: ChainBlock | None = None
 
     def scan(
         self, cursor: Cursor | None, *, until: float = math.inf
@@ -242,7 +242,7 @@ class Node:
             head = self.read_block(max(latest.number - depth, 0))
         else:
             head, latest = self._read_tagged_blocks(depth, "latest")
-        self.latest = latest.number
+        self.latest = latest
         return head
 
     def read_block(self, number: int) -> ChainBlock:

@@ -246,7 +246,7 @@ def mark_unconfirmed(
     if state.cursor is None or node.latest is None or not rows.exists():
         return
     try:
-        payments, last = node.read_unconfirmed(state.cursor, node.latest, until=until)
+        payments, last = node.read_unconfirmed(state.cursor, node.latest.number, until=until)
     except (ChainLags, ChainRefused) as exc:
         logger.warning("%s: unconfirmed payments cannot be read: %s", chain.name, exc)
         return

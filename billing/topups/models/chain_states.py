@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from django.conf import settings
 from django.db import models, transaction
 from django.db.models import Q
 
 from billing.topups.chains import Chain, Token
-from billing.topups.payments import Cursor
+from billing.topups.payments import ChainBlock, Cursor
 from config.api.errors import InvalidRequest, InvalidTransition
 from config.audit.triggers import Audit
 from config.clocks.clock import clock
@@ -112,7 +112,7 @@ class ChainState(models.Model):
         return True
 
     def record_success(
-        self, *, is_read: bool = True, span: int | None = None, latest: int | None = None
+        self, *, is_read: bool = True, span: int | None = None, latest: ChainBlock | None = None
     ) -> None:
         """Records a successful round; ``is_read`` tells whether it reached the confirmed head."""
         self.failures, self.failure, self.retry_at = 0, "", None
@@ -126,7 +126,7 @@ class ChainState(models.Model):
         *,
         is_read: bool = False,
         span: int | None = None,
-        latest: int | None = None,
+        latest: ChainBlock | None = None,
     ) -> None:
         """Records a failure and doubles the wait before the next round, up to 5 minutes.
 
@@ -139,10 +139,16 @@ class ChainState(models.Model):
         fields = ["failures", "failure", "retry_at", *self._learn(is_read, span, latest)]
         self.save(update_fields=fields)
 
-    def _learn(self, is_read: bool, span: int | None, latest: int | None) -> list[str]:
-        """Sets what the round told of the chain and its node; returns the names of these fields."""
-        scanned_at = clock.now() if is_read else None
-        facts = {"scanned_at": scanned_at, "span": span, "latest_number": latest}
+    def _learn(self, is_read: bool, span: int | None, latest: ChainBlock | None) -> list[str]:
+        """Sets what the round told of the chain and its node; returns the names of these fields.
+
+        A chain is read up to the time of its newest block: a node that has stopped makes it late.
+        """
+        facts: dict[str, Any] = {"span": span}
+        if latest is not None:
+            facts["latest_number"] = latest.number
+            if is_read:
+                facts["scanned_at"] = min(latest.mined_at, clock.now())
         known = [name for name, value in facts.items() if value is not None]
         for name in known:
             setattr(self, name, facts[name])

@@ -11,7 +11,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
@@ -488,6 +488,19 @@ def test_a_payment_waits_while_the_first_partition_is_archived(
     unseal(list_sealed())
     assert look(chain) == 1
     assert (status(top_up), credited(tenant)) == ("confirmed", [top_up.units * 1_000])
+
+
+def test_a_chain_is_read_up_to_the_time_of_its_newest_block(
+    chain: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that has stopped answers as before, and is late."""
+    look(chain)
+    mined_at = node_of(chain).read_block(ChainState.objects.get().latest_number or 0).mined_at
+    present = mined_at + timedelta(hours=2)
+    monkeypatch.setattr(clock, "now", lambda: present)
+    look(chain)
+    state = ChainState.objects.get()
+    assert (state.scanned_at, state.failures) == (mined_at, 0)
 
 
 def test_a_worker_credits_a_payment(tenant: Tenant, chain: Chain, token: Contract) -> None:
