@@ -35,7 +35,7 @@ def test_page_shows_the_payment_and_hides_the_organization(
     )
     for shown in (
         top_up.amount_text.split()[0], RECIPIENT, SENDER, chain.token.contract, str(top_up.units),
-        uri,
+        uri, "Another token or chain is not seen here",
     ):  # fmt: skip
         assert shown in text
     # The page reloads itself when scripts are disabled.
