@@ -152,8 +152,12 @@ def _deposit(object_id: str) -> Deposit | None:
 
 
 def _candidates(deposit: Deposit) -> str:
-    """Lists the top-ups that name this sender; this proves nothing, as anybody can name it."""
-    rows = matching.matching_top_ups(deposit).select_related("organization").order_by("created_at")
+    """Lists the top-ups that name this sender or this very amount.
+
+    This proves nothing: anybody can name any sender.
+    """
+    found = matching.matching_top_ups(deposit) | matching.exact_top_ups(deposit)
+    rows = found.select_related("organization").order_by("created_at")
     described = (
         (
             top_up.organization, top_up.organization_id, top_up.amount_text,
@@ -166,7 +170,7 @@ def _candidates(deposit: Deposit) -> str:
         '<span style="overflow-wrap: anywhere">{} ({}) asked for {} at {}: {}.</span>',
         described,
     )
-    return listed or "No top-up names this sender."
+    return listed or "No top-up names this sender or this amount."
 
 
 @admin.register(Deposit)

@@ -51,7 +51,7 @@ def match_deposit(deposit: Deposit) -> bool:
         finding, top_up = _find_match(deposit)
         deposit.record_match(finding, top_up)
         if finding != Status.CREDITED:
-            _record("deposit.in_review", deposit, None)
+            _record("deposit.in_review", deposit, top_up)
         if top_up is None:
             return True
         if finding == Status.CREDITED:
@@ -62,10 +62,10 @@ def match_deposit(deposit: Deposit) -> bool:
                 reference=deposit.reference,
                 actor=ACTOR,
             )
-            _record("top_up.credited", deposit, top_up.organization_id)
+            _record("top_up.credited", deposit, top_up, top_up.organization_id)
         else:
             top_up.send_to_review()
-            _record("top_up.in_review", deposit, top_up.organization_id)
+            _record("top_up.in_review", deposit, top_up, top_up.organization_id)
     return True
 
 
@@ -84,19 +84,25 @@ def send_to_review(deposit: Deposit) -> bool:
 
 
 def credit(deposit: Deposit, organization_id: uuid.UUID, *, by: str, note: str = "") -> None:
-    """Credits a deposit in review to an organization, as an operator decided."""
+    """Credits a deposit in review to an organization, as an operator decided.
+
+    It pays the organization's top-up that it was matched with, or the one that asks for exactly
+    this amount, whoever sent it.
+    """
     if not 0 < deposit.amount_nano <= _MAX_NANO:
         raise NotCreditable
     with transaction.atomic():
         deposit.lock()
         deposit.resolve(organization_id=organization_id, by=by, note=note)
         top_up = _lock_top_up(deposit)
-        if top_up is not None and top_up.organization_id == organization_id:
-            top_up.confirm(tx_hash=deposit.tx_hash, block_number=deposit.block_number)
+        is_own = top_up is not None and top_up.organization_id == organization_id
+        paid = top_up if is_own else _lock_exact(deposit, organization_id)
+        if paid is not None:
+            paid.confirm(tx_hash=deposit.tx_hash, block_number=deposit.block_number)
         ledger.credit_deposit(
             organization_id, deposit.amount_nano, reference=deposit.reference, actor=by
         )
-        _record("top_up.credited", deposit, organization_id)
+        _record("top_up.credited", deposit, paid, organization_id)
         _close_review_when_done(top_up)
 
 
@@ -110,23 +116,35 @@ def dismiss(deposit: Deposit, *, by: str, note: str) -> None:
 
 def matching_top_ups(deposit: Deposit) -> QuerySet[TopUp]:
     """Returns the top-ups of all organizations that a deposit may be meant for."""
+    return _payable_by(deposit).filter(
+        Q(payable_until__gte=deposit.mined_at) | Q(units=deposit.units), sender=deposit.sender
+    )
+
+
+def exact_top_ups(deposit: Deposit) -> QuerySet[TopUp]:
+    """Returns the top-ups of all organizations and senders that ask for exactly its amount."""
+    return _payable_by(deposit).filter(units=deposit.units).exclude(status=TopUp.Status.CONFIRMED)
+
+
+def _payable_by(deposit: Deposit) -> QuerySet[TopUp]:
+    """Returns the earlier top-ups of any amount and sender that ask for this token and payee."""
     found: QuerySet[TopUp] = TopUp.objects.filter(
-        Q(payable_until__gte=deposit.mined_at) | Q(units=deposit.units),
         chain_id=deposit.chain_id,
         token=deposit.token,
         # A top-up that was asked for with wrong decimals asks for another amount of money.
         token_decimals=deposit.token_decimals,
-        sender=deposit.sender,
         recipient=deposit.recipient,
         created_at__lte=deposit.mined_at + _CLOCK_SKEW,
     )
     return found
 
 
-def _record(kind: str, deposit: Deposit, organization_id: uuid.UUID | None) -> None:
-    """Stores an event about a deposit in the caller's transaction."""
+def _record(
+    kind: str, deposit: Deposit, top_up: TopUp | None, organization_id: uuid.UUID | None = None
+) -> None:
+    """Stores an event about a deposit, and a top-up of the organization's, in the transaction."""
     data = {
-        "id": str(deposit.top_up_id or deposit.pk),
+        "id": str(deposit.pk if top_up is None else top_up.pk),
         "amount_usd": format_usd(deposit.amount_nano),
         "chain_id": deposit.chain_id,
         "tx_hash": deposit.tx_hash,
@@ -168,6 +186,13 @@ def _lock_top_up(deposit: Deposit) -> TopUp | None:
         .select_for_update(no_key=True)
         .first()
     )
+
+
+def _lock_exact(deposit: Deposit, organization_id: uuid.UUID) -> TopUp | None:
+    """Returns the one top-up of an organization for exactly this amount, locked."""
+    rows = exact_top_ups(deposit).filter(organization_id=organization_id).order_by("pk")
+    found = list(rows.select_for_update(no_key=True))
+    return found[0] if len(found) == 1 else None
 
 
 def _close_review_when_done(top_up: TopUp | None) -> None:

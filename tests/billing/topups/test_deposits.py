@@ -18,6 +18,7 @@ from billing.topups.chains import Chain
 from billing.topups.node import Cursor
 from billing.topups.rpc import ChainUnavailable
 from config.api.errors import InvalidTransition
+from config.events.outbox import Event
 from tests.support import factories
 from tests.support.bulkheads.counters import authorization
 from tests.support.chains.node_faults import mine, refusing
@@ -75,6 +76,35 @@ def test_credit_accepts_any_organization_for_an_unmatched_deposit(
     matching.credit(Deposit.objects.get(), tenant.organization.pk, by="operator test")
     assert credited(tenant) == [3_000_000_000]
     assert found() == [("credited", 3_000_000)]
+
+
+def test_an_exact_payment_from_another_sender_pays_the_top_up_that_asks_for_it(
+    tenant: Tenant, chain: Chain, token: Contract
+) -> None:
+    token.pay(50_000_000, to=token.payers[1])
+    top_up = ask(tenant, chain, token.payers[0])
+    token.pay(top_up.units, payer=1)
+    look(chain)
+    matching.credit(Deposit.objects.get(), tenant.organization.pk, by="operator test")
+    assert (status(top_up), credited(tenant)) == ("confirmed", [top_up.units * 1_000])
+    assert Event.objects.get(kind="top_up.credited").data["id"] == str(top_up.pk)
+    token.pay(top_up.units)
+    look(chain)
+    assert found() == [("credited", top_up.units), ("over", top_up.units)]
+
+
+def test_an_organization_is_not_told_the_top_up_of_another(
+    tenant: Tenant, chain: Chain, token: Contract
+) -> None:
+    """Whoever has the id of a top-up can see its page."""
+    top_up = ask_and_pay(tenant, chain, token, over=1)
+    look(chain)
+    other, deposit = factories.make_tenant("Other"), Deposit.objects.get()
+    assert deposit.top_up_id == top_up.pk
+    matching.credit(deposit, other.organization.pk, by="operator test")
+    told = Event.objects.get(kind="top_up.credited")
+    assert (told.organization_id, told.data["id"]) == (other.organization.pk, str(deposit.pk))
+    assert status(top_up) == "open"
 
 
 def test_no_deposit_is_credited_by_hand_while_its_partition_is_archived(
