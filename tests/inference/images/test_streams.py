@@ -13,10 +13,12 @@ from catalog.dialects.openai import parse_reply
 from catalog.dialects.shared.images.replies import split_reply
 from inference.exchange.rendering import encode_event
 from tests.support import factories
-from tests.support.inference.pictures import EDITS, GENERATIONS, PNG, ROUTER
+from tests.support.inference.pictures import EDITS, ENCODED, GENERATIONS, PNG, ROUTER
 from tests.support.inference.repeats import cache_status, keep_answers
 from tests.support.inference.site import Site, events_of
 from tests.support.ledger import assert_in_order
+from tests.support.upstreams.standing import standing_in
+from tests.support.upstreams.tls import answering
 
 
 def stream(site: Site, path: str = ROUTER, **fields: Any) -> requests.Response:
@@ -158,6 +160,32 @@ def test_a_provider_that_does_not_stream_still_answers(site: Site) -> None:
     assert second["size"] == "1024x1024"
     assert end == "[DONE]"
     assert site.settled().completion_tokens == 544
+
+
+@pytest.mark.parametrize(
+    ("members", "of_image"),
+    [
+        ({"error": None, "created_at": None}, {}),
+        *(({}, {"error": error}) for error in ({}, [], 7, {"code": 1})),
+    ],
+)
+@pytest.mark.parametrize("path", [ROUTER, GENERATIONS])
+def test_an_image_that_came_whole_has_not_failed(
+    site: Site, path: str, members: dict[str, Any], of_image: dict[str, Any]
+) -> None:
+    usage = {"input_tokens": 2, "output_tokens": 272}
+    data = [{"b64_json": ENCODED, **of_image}]
+    body = json.dumps({"created": 1, **members, "data": data, "usage": usage}).encode()
+    script = answering(body, headers=("Content-Type: application/json",))
+    with standing_in(site.provider, script):
+        site.publish("m", price=factories.make_price("0.001", "0.00001"))
+        answer = stream(site, path)
+    assert answer.status_code == 200, answer.text
+    image, end = events_of(answer.text)
+    assert (image["type"], end) == ("image_generation.completed", "[DONE]")
+    assert (image["b64_json"], image["created"], "error" in image) == (ENCODED, 1, False)
+    assert image["usage"]["cost"] == 0.00472
+    assert site.settled().cost_nano == 4_720_000
 
 
 def test_the_line_ends_of_a_whole_answer_end_no_event() -> None:

@@ -92,12 +92,12 @@ def split_reply(reply: Reply) -> list[Chunk]:
     Raises :class:`UnusableReply` for URLs, which no event can have.
     """
     images = reply.fields["data"]
-    others = _on_one_line(
+    others = _fit_event(
         {name: value for name, value in reply.fields.items() if name not in ("data", "usage")}
     )
     chunks = [
         Chunk(
-            fields={**others, **_on_one_line(image), "type": COMPLETED},
+            fields={**others, **_fit_event(image), "type": COMPLETED},
             model=reply.model,
             usage=reply.usage if position == len(images) else None,
             finish_reason="stop",
@@ -113,13 +113,18 @@ def split_reply(reply: Reply) -> list[Chunk]:
     return [*chunks, Chunk(fields={}, is_done=True)]
 
 
-def _on_one_line(members: Mapping[str, Any]) -> dict[str, Any]:
-    """Replaces the line ends that JSON allows between its parts: they would end an event."""
+def _fit_event(members: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the members that an event can have.
+
+    Nulls are left out, as in a stream, and ``error``, which says that an event has failed. The line
+    ends that JSON allows between its parts are replaced: they would end an event.
+    """
     return {
         name: msgspec.Raw(bytes(value).replace(b"\r", b" "))
         if name != "b64_json" and isinstance(value, msgspec.Raw)
         else value
         for name, value in members.items()
+        if name != "error" and not _is_null(value)
     }
 
 
