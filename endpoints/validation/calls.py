@@ -101,7 +101,7 @@ class DeploymentCaller:
     def parse(self, body: Body) -> Reply:
         """Returns the whole reply in a body; raises as :meth:`Dialect.parse_reply` does."""
         operation, native = self.call.operation, self.call.native
-        if OPERATIONS[operation].is_bytes or not is_stream(body):
+        if not (OPERATIONS[operation].is_written and is_stream(body)):
             return self.dialect.parse_reply(operation, body)
         parser = self.dialect.stream_parser(operation)
         return join_stream(parser, body, None if native is None else native.format)

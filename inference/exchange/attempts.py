@@ -649,7 +649,7 @@ def _parse_reply(
     choices = request.choices
     if len(body) > LARGE_BYTES:
         check_answer(body, choices)
-    if body[:1] != b"{" and not OPERATIONS[request.operation].is_bytes and is_stream(body):
+    if body[:1] != b"{" and OPERATIONS[request.operation].is_written and is_stream(body):
         parser = dialect.stream_parser(request.operation, choices)
         reply = join_stream(parser, body, _native_format(candidate, request))
     else:

@@ -14,9 +14,9 @@ import pytest
 from config.local.certificates import ensure_certificates
 from endpoints.models import PrivateEndpoint
 from tests.support import factories
-from tests.support.endpoints.validating import passed, validate
+from tests.support.endpoints.validating import failed, passed, validate
 from tests.support.simulator.server import Simulator
-from tests.support.upstreams.tls import Script, serving
+from tests.support.upstreams.tls import Script, answering, serving
 
 
 @pytest.fixture
@@ -159,3 +159,17 @@ def test_a_deployment_that_fails_is_named(
     assert not result.passed
     assert (result.checks[-1]["name"], result.checks[-1]["reason"]) == (output, reason)
     assert result.cost_nano == 0
+
+
+def test_the_events_of_a_chat_are_no_transcription(make_draft: Any) -> None:
+    chunk = b'{"choices":[{"delta":{"content":"Hi"},"finish_reason":"stop"}]}'
+    script = answering(b"data: %b\n\ndata: [DONE]\n\n" % chunk)
+    certificates = ensure_certificates(Path(os.environ["CAUSEWAY_TEST_DIR"]) / "tls")
+    with serving(script, certificates.server_context()) as server:
+        draft = make_draft("transcription")
+        draft.edit(base_url=f"https://127.0.0.1:{server.port}/v1")
+        result = validate(draft)
+    assert not result.passed
+    assert result.checks[-1] == failed(
+        "transcription", "invalid_response", "The answer is not a JSON object."
+    )

@@ -24,6 +24,11 @@ from tests.support.upstreams import tls
 CHECKS = ["workspace", "byok_key", "base_url", "embeddings", "usage", "model"]
 Answers = Callable[[Sequence[bytes]], Validation]
 NOT_NUMBERS = "An embedding of the answer is not a list of numbers."
+# The stream of a chat, and what is said of it where a whole answer of something else is due.
+EVENTS = (
+    b'data: {"choices":[{"delta":{"content":"Hi"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+)
+NO_OBJECT = "The answer is not a JSON object."
 
 
 @pytest.fixture
@@ -84,6 +89,7 @@ FAULTS: list[tuple[Sequence[bytes], str]] = [
     ([vectors("AAAA")], NOT_NUMBERS),
     ([vectors([0.5], [0.5])], "The answer has 2 embeddings instead of 1."),
     ([b'{"data": []}'], "The answer has no embeddings."),
+    ([EVENTS], NO_OBJECT),
     ([b'{"data": {"embedding": [1]}}'], "The embeddings of the answer are malformed."),
     ([vectors([0.5]), vectors([0.5])], "The answer has 1 embeddings instead of 2."),
     ([vectors([0.5]), vectors([0.5], [1, 2])], "The vectors of the answers differ in length."),
@@ -217,6 +223,7 @@ def test_a_deployment_that_only_reranks_passes(
         ([ranking(RERANKED), ranking(RERANKED[1:])], NOT_EACH),
         ([ranking(None)], "The results of the answer are malformed."),
         ([b'{"choices": []}'], "The results of the answer are malformed."),
+        ([EVENTS], NO_OBJECT),
     ],
 )
 def test_what_is_no_ranking_fails_the_check(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
 import threading
@@ -17,7 +18,8 @@ import requests
 
 from inference.models import Generation
 from tests.support.bodies.lines import dial, post_bytes
-from tests.support.inference.site import MESSAGES, Site, content_of, events_of
+from tests.support.bodies.samples import make_wav
+from tests.support.inference.site import MESSAGES, Site, content_of, error_of, events_of
 from tests.support.ledger import assert_in_order
 from tests.support.upstreams.tls import Script, answering, sending, serving, trusted_context
 
@@ -449,3 +451,35 @@ def test_a_second_choice_after_a_usage_is_charged(site: Site, upstream: Serve) -
     assert (row.status, row.is_estimated, row.prompt_tokens) == ("failed", True, 10)
     assert row.completion_tokens is not None
     assert row.completion_tokens >= 200
+
+
+SOUND = {"data": base64.b64encode(make_wav(1)).decode(), "format": "wav"}
+
+
+@pytest.mark.parametrize(
+    ("output", "path", "asked"),
+    [
+        ("embeddings", "embeddings", {"input": "one"}),
+        ("rerank", "rerank", {"query": "one", "documents": ["two"]}),
+        ("transcription", "audio/transcriptions", {"input_audio": SOUND}),
+        ("image", "images", {"prompt": "one"}),
+    ],
+)
+def test_the_events_of_a_chat_answer_nothing_else(
+    site: Site, upstream: Serve, output: str, path: str, asked: dict[str, Any]
+) -> None:
+    site.produce(output)
+    upstream(streamed(event({"content": "Hi"}), event({}, "stop"), USAGE))
+    site.publish(provider=site.another_provider("other"))
+    body, path = {"model": site.model.slug, **asked}, f"/api/v1/{path}"
+    refused = site.post({**body, "provider": {"only": ["acme"]}}, path=path)
+    assert error_of(refused, 502)["message"] == (
+        "The upstream provider's answer is not valid: The answer is not a JSON object."
+    )
+    answer = site.post({**body, "provider": {"order": ["acme", "other"]}}, path=path)
+    assert answer.status_code == 200, answer.text
+    site.wait_for_settlement()
+    failed, served = Generation.objects.order_by("created_at")
+    assert (failed.status, failed.cost_nano) == ("failed", 0)
+    assert (served.status, [one["status"] for one in served.attempts]) == ("completed", [502, 200])
+    assert_in_order()
