@@ -66,6 +66,7 @@ def _count_text(fields: Fields) -> TextCounts:
 
 
 _NULL: Final = msgspec.Raw(b"null")
+_OBJECT: Final = msgspec.Raw(b'"embedding"')
 # The fields of Voyage and Mistral, of Jina, and of others that ask for other numbers than floats,
 # and the values that do not.
 _TYPES: Final = ("output_dtype", "embedding_type", "encoding_format")
@@ -79,7 +80,9 @@ _decode_text = msgspec.json.Decoder(str).decode
 
 
 def _complete(fields: Fields, reply: Reply) -> None:
-    """Sorts the vectors, and gives them the form that was asked for, which many servers ignore.
+    """Sorts the vectors, names their type, and gives them the form that was asked for.
+
+    Many servers ignore the form, and some leave the type out, which SDKs need.
 
     Raises :class:`InvalidReply` unless each input has one vector of finite numbers, all of one
     length, and :class:`UnusableReply` for another length than was asked for. Quantized vectors of
@@ -97,7 +100,7 @@ def _complete(fields: Fields, reply: Reply) -> None:
     has_places = any(place is not None for place in places)
     if has_places and sorted(-1 if place is None else place for place in places) != order:
         raise InvalidReply("The embeddings of the answer are not those of the inputs.")
-    is_changed = places != order
+    is_changed = places != order or any(item.get("object") != _OBJECT for item in items)
     if all(_asks_for_floats(fields.get(name, _NULL)) for name in _TYPES):
         is_changed |= _form_vectors(fields, items)
     else:
@@ -105,7 +108,9 @@ def _complete(fields: Fields, reply: Reply) -> None:
     if is_changed:
         if has_places:
             items = [item for _, item in sorted(zip(places, items, strict=True), key=_place)]
-        reply.fields["data"] = [{**item, "index": place} for place, item in enumerate(items)]
+        reply.fields["data"] = [
+            {**item, "object": _OBJECT, "index": place} for place, item in enumerate(items)
+        ]
 
 
 def _form_vectors(fields: Fields, items: list[dict[str, msgspec.Raw]]) -> bool:

@@ -64,6 +64,9 @@ def ask(site: Site, **fields: Any) -> Any:
         [item(packed(ONE), 0), item(packed(TWO), 1)],
         [item(packed(TWO), 1, encoding_format="base64"), item(ONE, 0)],
         [item([1, 0, -4], 1), item(ONE, 0)],
+        [{"embedding": ONE, "index": 0}, {"embedding": TWO, "index": 1}],
+        [item(ONE, 0), item(TWO, 1, object=None)],
+        [item(packed(ONE), 0, object="vector"), item(packed(TWO), 1)],
     ],
 )
 def test_vectors_have_the_order_and_the_form_that_were_asked_for(
@@ -73,7 +76,10 @@ def test_vectors_have_the_order_and_the_form_that_were_asked_for(
     found = ask(site, **({} if wanted is None else {"encoding_format": wanted}))
     assert found.status_code == 200
     items = found.json()["data"]
-    assert [each["index"] for each in items] == [0, 1]
+    assert [(each["object"], each["index"]) for each in items] == [
+        ("embedding", 0),
+        ("embedding", 1),
+    ]
     is_packed = wanted == "base64"
     assert [each["embedding"] for each in items] == (
         [packed(ONE), packed(TWO)] if is_packed else [ONE, TWO]
