@@ -27,6 +27,7 @@ from accounts.views.creations import CreatingViewSet, creates
 from catalog.abilities import read_settings
 from catalog.aliases import changes
 from catalog.aliases.names import ModelNotFound
+from catalog.dialects.base import Operation
 from catalog.lists import traffic
 from catalog.lists.aliases import NamedCatalogue, read_own_aliases
 from catalog.lists.filters import (
@@ -66,7 +67,7 @@ from config.api.pagination import OffsetPagination, WholeList
 from config.api.viewsets import make_list, make_retrieve
 from config.changes.kinds import ChangeKind
 from config.server.regions import region_of_host
-from endpoints.models import PrivateEndpoint
+from endpoints.models import PrivateEndpoint, proven_names
 
 Models = Sequence[ListedModel]
 _Operation = TypeVar("_Operation", bound=Callable[..., Any])
@@ -348,11 +349,14 @@ class ImageModelViewSet(_CatalogueViewSet):
         return Response({"data": [describe_model(model, found[model]) for model in models]})
 
     def _list_own(self, **only: Any) -> Iterator[ModelEndpoint]:
-        """Returns the active private endpoints of the caller, as public ones are shown."""
+        """Returns the active private endpoints of the caller to which requests for images may go.
+
+        They are shown as public ones are.
+        """
         if (caller := caller_or_none(self.request)) is None:
             return iter(())
         rows = PrivateEndpoint.objects.for_organization(caller.organization_id).shown()
-        return map(_show_as_public, rows.filter(**only))
+        return map(_show_as_public, filter(_may_make_images, rows.filter(**only)))
 
     @_show_one("listImageModelEndpoints", ImageEndpointsSerializer)
     def endpoints(self, request: Request, author: str, slug: str) -> Response:
@@ -462,6 +466,16 @@ class AliasViewSet(CreatingViewSet):
         """Deletes an alias; the next request no longer knows the name."""
         changes.remove_alias(self.get_object())
         return Response({"deleted": True})
+
+
+def _may_make_images(endpoint: PrivateEndpoint) -> bool:
+    """Returns whether the validation of a private endpoint has not found that images are refused.
+
+    That of an earlier release tells no operations.
+    """
+    validation = endpoint.validation
+    proven = None if validation is None else proven_names(validation.operations)
+    return proven is None or Operation.IMAGES in proven
 
 
 def _show_as_public(endpoint: PrivateEndpoint) -> ModelEndpoint:

@@ -332,6 +332,26 @@ def test_an_own_image_model_stands_in_the_lists_of_images(
     assert ids_of(inference.get(listed)) == ["acme/painter"]
 
 
+def test_an_own_model_whose_images_are_refused_stands_in_no_list_of_images(
+    tenant: Tenant, inference: APIClient, upstream: Simulator
+) -> None:
+    factories.make_model("acme/artist", output_modalities=["text", "image"])
+    model = create_own_model(tenant.organization.pk, SLUG, "Artist", "acme/artist")
+    endpoint = factories.make_active(
+        tenant, model, factories.make_provider("acme"), base_url=upstream.base_url
+    )
+    listed = "/api/v1/images/models"
+    assert ids_of(inference.get(listed)) == [SLUG]
+    validation = endpoint.validation
+    assert validation is not None
+    assert validation.operations == {"chat/completions": "proven", "images/generations": "proven"}
+    validation.evidence["operations"]["images/generations"] = "refused"
+    validation.save_fields("evidence")
+    assert ids_of(inference.get(listed)) == []
+    assert inference.get(f"{listed}/{SLUG}/endpoints").status_code == 404
+    assert inference.get(f"/api/v1/models/{SLUG}/endpoints").json()["data"]["endpoints"]
+
+
 def test_to_others_a_model_is_an_unknown_one(rack: Site) -> None:
     rack.publish()
     activate(rack)

@@ -136,6 +136,12 @@ def listed(site: Site, output: str) -> bool:
     return any(model["id"] == "acme/artist" for model in found)
 
 
+def draws(site: Site) -> bool:
+    """Tells whether the list of image models has the model."""
+    found = factories.client(site.tenant.api_key).get("/api/v1/images/models").json()["data"]
+    return [model["id"] for model in found] == ["acme/artist"]
+
+
 def ask(site: Site, path: str) -> int:
     bodies = {
         "chat/completions": {"messages": [{"role": "user", "content": "one"}]},
@@ -161,7 +167,7 @@ def test_each_operation_is_asked_and_costs_what_it_costs(
 
 def test_a_deployment_that_has_all_is_listed_and_routed_for_all(activate: Any, site: Site) -> None:
     activate()
-    assert (listed(site, "text"), listed(site, "image")) == (True, True)
+    assert (listed(site, "text"), listed(site, "image"), draws(site)) == (True, True, True)
     for path in ("chat/completions", "completions", "images", "images/generations"):
         assert ask(site, path) == 200
 
@@ -173,7 +179,7 @@ def test_what_a_deployment_refuses_is_neither_listed_nor_routed(
     endpoint = activate()
     assert endpoint.validation.operations == CHAT_ALONE
     assert endpoint.validation.evidence["refusals"] == {IMAGES: "404 There is no such route."}
-    assert (listed(site, "text"), listed(site, "image")) == (True, False)
+    assert (listed(site, "text"), listed(site, "image"), draws(site)) == (True, False, False)
     for path in ("images", "images/generations"):
         assert ask(site, path) == 404
     site.assert_nothing_happened()
@@ -426,4 +432,5 @@ def test_an_endpoint_of_an_earlier_release_serves_what_its_model_lists(
     del endpoint.validation.evidence["operations"]
     endpoint.validation.save_fields("evidence")
     assert listed(site, "image")
+    assert draws(site)
     assert ask(site, "images") == 200
