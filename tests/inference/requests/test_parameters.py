@@ -15,6 +15,7 @@ from config.api.errors import InvalidRequest
 from inference.faces.routes import ROUTES
 from inference.requests import parsing
 from inference.requests.messages.native import parse_message
+from inference.requests.operations import ROWS as OPERATIONS
 from inference.requests.operations.gateway_fields import GATEWAY_FIELDS, MAX_TRACE_BYTES
 from inference.requests.parsing import InferenceRequest
 from inference.requests.responses.request import to_chat
@@ -123,6 +124,23 @@ def test_a_value_that_sets_nothing_is_never_refused(route: str, name: str) -> No
         assert name not in read(route, **{name: value}).fields
     if name in ("debug", "deferred_tools"):
         assert name not in read(route, **{name: {"x": False, "y": {"z": None}}}).fields
+
+
+@pytest.mark.parametrize("route", BODIES)
+def test_an_optional_field_may_be_null(route: str) -> None:
+    shape = OPERATIONS[ROUTES[f"/api/v1/{route}"].operation].shape
+    known = {field.name for field in msgspec.structs.fields(shape) if not field.required}
+    for name in sorted((known | GATEWAY_FIELDS) - {"model", *BODIES[route]}):
+        assert (name, outcome(route, name, None)) != (name, "400")
+
+
+@pytest.mark.parametrize("value", NOTHINGS)
+def test_a_field_marked_400_may_be_empty(value: Any) -> None:
+    for name, _, outcomes in ROWS:
+        for routes, expected in zip(FACES.values(), outcomes, strict=True):
+            # Without a model there is no request.
+            for route in routes if expected == "400" and name != "model" else ():
+                assert (route, name, outcome(route, name, value)) != (route, name, "400")
 
 
 @pytest.mark.parametrize("name", ["response_format", "tool_choice"])
