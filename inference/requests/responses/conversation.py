@@ -17,6 +17,7 @@ from catalog.dialects.shared.raw import write_arguments
 from config.api.errors import InvalidRequest
 from inference.requests.limits import BOUNDS, MAX_PARTS
 from inference.requests.problems import convert_each, field_error, missing_fields
+from inference.requests.responses.output import PICTURE_URL
 from inference.requests.responses.reading import read
 from inference.requests.responses.reasoning import Damaged, unseal
 from inference.requests.responses.tools import Tools, qualify
@@ -242,7 +243,9 @@ class Conversation:
 
     def _add_picture(self, picture: PictureItem, place: str) -> None:
         if picture.result:
-            url = f"data:image/png;base64,{picture.result}"
+            url = picture.result
+            if PICTURE_URL.match(url) is None:
+                url = f"data:image/png;base64,{url}"
             image = {"type": "image_url", "image_url": {"url": url}}
             self._open_answer().setdefault("images", []).append(image)
 

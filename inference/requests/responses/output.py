@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -21,7 +22,8 @@ _WHOLE: Final = {
     "apply_patch": ("ap", "operation"),
     "tool_search": ("tsc", "arguments"),
 }
-_PICTURE: Final = "data:image/"
+# How a picture begins that is no bare Base64.
+PICTURE_URL: Final = re.compile(r"(?:data:|https?://)", re.IGNORECASE)
 _URL: Final = "url_citation"
 
 
@@ -127,11 +129,16 @@ def picture_item(item_id: str, data: str | None, status: str) -> dict[str, Any]:
 
 
 def read_picture(image: Any) -> str | None:
-    """Returns the Base64 of a picture in an answer of chat; ``None`` for anything else."""
+    """Returns the Base64 of a picture in an answer of chat, or its URL where a server stores it.
+
+    ``None`` stands for anything else.
+    """
     place = image.get("image_url") if isinstance(image, dict) else None
     url = place.get("url") if isinstance(place, dict) else place
-    if not isinstance(url, str) or not url.startswith(_PICTURE):
+    if not isinstance(url, str) or (scheme := PICTURE_URL.match(url)) is None:
         return None
+    if scheme[0].lower() != "data:":
+        return url
     return url.partition(",")[2] or None
 
 

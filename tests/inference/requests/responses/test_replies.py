@@ -137,16 +137,25 @@ def test_refusals_sources_and_probabilities_are_parts_of_a_message() -> None:
     ]
 
 
-def test_a_picture_is_an_item() -> None:
-    images = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}, {}, 5]
-    assert items_of({"content": None, "images": images}) == [
-        {
-            "id": "ig_1_1",
-            "type": "image_generation_call",
-            "status": "completed",
-            "result": "aGk=",
-        }
-    ]
+@pytest.mark.parametrize(
+    ("url", "result"),
+    [
+        ("data:image/png;base64,aGk=", "aGk="),
+        ("data:;base64,aGk=", "aGk="),
+        ("https://pictures.example/a.png?b=1,2", "https://pictures.example/a.png?b=1,2"),
+        ("HTTP://pictures.example/a", "HTTP://pictures.example/a"),
+    ],
+)
+def test_a_picture_is_an_item(url: str, result: str) -> None:
+    unread = [{}, 5, "aGk=", {"image_url": {"url": "data:image/png;base64,"}}]
+    images = [{"type": "image_url", "image_url": {"url": url}}, *unread]
+    [item] = items_of({"content": None, "images": images})
+    assert item == {
+        "id": "ig_1_1",
+        "type": "image_generation_call",
+        "status": "completed",
+        "result": result,
+    }
 
 
 @pytest.mark.parametrize(

@@ -372,9 +372,16 @@ def test_records_of_tools_of_a_server_are_left_out(kind: str) -> None:
     assert translated([item, {"role": "user", "content": "Hi"}]).left_out == (f"input.{kind}",)
 
 
-def test_a_picture_of_the_model_comes_back() -> None:
-    [message] = messages_of({"type": "image_generation_call", "id": "ig_1", "result": "aGk="})
-    url = "data:image/png;base64,aGk="
+@pytest.mark.parametrize(
+    ("result", "url"),
+    [
+        ("aGk=", "data:image/png;base64,aGk="),
+        ("https://pictures.example/a", "https://pictures.example/a"),
+        ("data:image/webp;base64,aGk=", "data:image/webp;base64,aGk="),
+    ],
+)
+def test_a_picture_of_the_model_comes_back(result: str, url: str) -> None:
+    [message] = messages_of({"type": "image_generation_call", "id": "ig_1", "result": result})
     assert message["images"] == [{"type": "image_url", "image_url": {"url": url}}]
 
 

@@ -224,14 +224,16 @@ def test_refusals_and_sources_have_events_of_their_own() -> None:
     assert refusal == {"type": "refusal", "refusal": "No."}
 
 
-def test_a_picture_is_an_item_between_two_messages() -> None:
-    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
+@pytest.mark.parametrize("place", ["data:image/png;base64,", "https://pictures.example/"])
+def test_a_picture_is_an_item_between_two_messages(place: str) -> None:
+    image = {"type": "image_url", "image_url": {"url": f"{place}aGk="}}
     events = streamed(
         event({"content": "a"}), event({"images": [image]}), event({"content": "b"}), ended()
     )
     types = [item["type"] for item in final(events)["output"]]
     assert types == ["message", "image_generation_call", "message"]
-    assert final(events)["output"][1]["result"] == "aGk="
+    result = f"{place}aGk=".removeprefix("data:image/png;base64,")
+    assert final(events)["output"][1]["result"] == result
 
 
 @pytest.mark.parametrize(
