@@ -50,8 +50,8 @@ _encode = msgspec.json.Encoder().encode
 def drop_extensions(fields: dict[str, Any], call: Call) -> frozenset[str]:
     """Removes the members of a body that OpenAI's interface lacks; returns the names of the lost.
 
-    An endpoint that lists its parameters gets only the extensions on its list, and an effort for
-    other words of thinking; an endpoint without a list gets all of them. Raises
+    An endpoint that lists its parameters gets ends of cached prefixes only if they are on its list;
+    one without a list gets them all. Other words for thinking become an effort. Raises
     :class:`base.Untranslatable` if a model shall not think that always does.
     """
     lost, listed = set[str](), call.supported_parameters
@@ -67,12 +67,15 @@ def _write_effort(fields: dict[str, Any], call: Call) -> bool:
     members = decode_members(fields.get("reasoning"))
     stated, listed = call.abilities.reasoning, call.supported_parameters
     has_switch = stated.switch == "reasoning_effort"
-    if members is None or _WISHES.isdisjoint(members) or (listed is None and not has_switch):
+    if members is None or _WISHES.isdisjoint(members):
         return False
     wish = decode_wish(members) or Wish()
     del fields["reasoning"]
-    if not has_switch and _EFFORTS.isdisjoint(listed or ()):
+    if not has_switch and listed is not None and _EFFORTS.isdisjoint(listed):
         return wish.is_on is not None
+    if not has_switch and listed is None and wish == Wish(enabled=True):
+        # Nothing says that the model thinks by itself; servers with this word mean this effort.
+        wish.effort = "medium"
     kept = {name: value for name, value in members.items() if name not in _WISHES}
     if (effort := fit_effort(wish, stated.efforts)) is not None:
         kept["effort"] = effort

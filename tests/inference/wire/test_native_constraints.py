@@ -373,27 +373,33 @@ def thinks(
 
 
 @pytest.mark.parametrize(
-    ("wish", "effort", "stated"),
+    ("wish", "listed", "stated", "unlisted"),
     [
-        ({"enabled": True, "max_tokens": 3000}, {"effort": "low"}, {"effort": "low"}),
-        ({"max_tokens": 90_000}, {"effort": "high"}, {"effort": "medium"}),
-        ({"effort": "medium", "max_tokens": 1}, {"effort": "medium"}, {"effort": "medium"}),
-        ({"enabled": True}, None, None),
-        ({"enabled": True, "summary": "auto"}, {"summary": "auto"}, {"summary": "auto"}),
+        ({"enabled": True, "max_tokens": 3000}, "low", "low", "low"),
+        ({"max_tokens": 90_000}, "high", "medium", "high"),
+        ({"effort": "medium", "max_tokens": 1}, "medium", "medium", "medium"),
+        ({"enabled": True}, None, None, "medium"),
+        ({"enabled": True, "summary": "auto"}, None, None, "medium"),
+        ({"enabled": None, "max_tokens": None}, None, None, None),
     ],
 )
 def test_other_words_for_thinking_become_an_effort_of_a_response(
-    wish: Row, effort: Row | None, stated: Row | None
+    wish: Row, listed: str | None, stated: str | None, unlisted: str | None
 ) -> None:
-    assert thinks(wish, ["reasoning"]) == thinks(wish, ["reasoning_effort"]) == effort
-    assert thinks(wish, stated=STATED) == stated
-    assert thinks(wish) == wish
+    kept = {name: wish[name] for name in ("summary",) if name in wish}
+
+    def with_effort(effort: str | None) -> Row | None:
+        return {**kept, **({} if effort is None else {"effort": effort})} or None
+
+    assert thinks(wish, ["reasoning"]) == thinks(wish, ["reasoning_effort"]) == with_effort(listed)
+    assert thinks(wish, stated=STATED) == with_effort(stated)
+    assert thinks(wish) == with_effort(unlisted)
     assert thinks(wish, ["temperature"]) is None
 
 
 def test_thinking_of_a_response_is_turned_off_where_it_can_be() -> None:
     wish = {"enabled": False}
-    assert thinks(wish, ["reasoning"]) == {"effort": "none"}
+    assert thinks(wish) == thinks(wish, ["reasoning"]) == {"effort": "none"}
     with pytest.raises(Untranslatable, match="cannot be turned off"):
         thinks(wish, stated=STATED)
 
