@@ -594,10 +594,11 @@ def _parse_turns(messages: list[_Message], target: Constraints) -> list[Turn]:
     names: dict[str, str] = {}
     ids = CallIds(target.call_id)
     for message in messages:
-        if message.role in SYSTEM_ROLES:
-            continue
         parts: list[Part] = []
         match message.role:
+            case "system" | "developer":
+                # The formats have texts alone among their instructions: media become the user's.
+                parts += (each for each in _parse_parts(message.content) if isinstance(each, Media))
             case "user":
                 parts += _parse_parts(message.content)
             case "assistant":

@@ -178,6 +178,26 @@ def test_build_merges_consecutive_messages_of_one_role(kind: str) -> None:
     assert system == [{**text, "text": "a"}, {**text, "text": "d"}]
 
 
+@pytest.mark.parametrize("role", ["system", "developer"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_media_among_instructions_are_shown_by_the_user(kind: str, role: str) -> None:
+    """Responses allow them in every message, and the other formats in those of the user alone."""
+    picture = image("data:image/png;base64,AAAA")
+    told = {"role": role, "content": [{"type": "text", "text": "a"}, picture]}
+    shown = body(kind, messages=[{"role": "user", "content": [picture]}])
+    [block] = parts_of(kind, turns_of(kind, shown)[0])
+    alone = body(kind, messages=[told])
+    assert [list(turn.values()) for turn in turns_of(kind, alone)] == [["user", [block]]]
+    result = {"role": "tool", "tool_call_id": "c1", "content": "1"}
+    made = body(kind, messages=[told, *ASK, CALLED, told, result])
+    first, _, last = (parts_of(kind, turn) for turn in turns_of(kind, made))
+    text = {"type": "text"} if kind == "anthropic" else {}
+    assert first == [block, {**text, "text": "hi"}]
+    assert last[1:] == [block]
+    system = made["systemInstruction"]["parts"] if kind == "gemini" else made["system"]
+    assert system == [{**text, "text": "a"}] * 2
+
+
 @pytest.mark.parametrize(
     "answer",
     [
