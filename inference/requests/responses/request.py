@@ -159,6 +159,9 @@ _REFUSED: Final = {
 # What the items of an answer can be.
 SHOWN: Final = frozenset(("text", "image"))
 _KEPT_RETENTION: Final = b'"in_memory"'
+_UNBOUND: Final = (
+    "Not every provider bounds the searches that it runs. Leave it out, or do not search."
+)
 # Members that chat reads or sends as they are.
 _SAME: Final = (
     "image_config", "modalities", "plugins", "route", "trace", "transforms", "debug",
@@ -405,6 +408,8 @@ def parse_response(
     left_out = (*request.left_out, *translated.left_out)
     request = replace(request, left_out=left_out, words=_WORDS)
     members = _decode_members(body)
+    if request.server_tools.searches and not is_unset(members.get("max_tool_calls", _Any())):
+        raise field_error("max_tool_calls", _UNBOUND)
     if (
         preset is not None
         or request.preferences.options

@@ -10,7 +10,7 @@ import pytest
 from config.api.errors import InvalidRequest
 from inference.requests.chat_replies import ReplyReasoning
 from inference.requests.responses.reasoning import seal
-from inference.requests.responses.request import to_chat
+from inference.requests.responses.request import parse_response, to_chat
 from tests.support.inference.messages import SIGNED_THOUGHT
 from tests.support.inference.responses import (
     CUSTOM,
@@ -501,6 +501,23 @@ def test_what_is_not_possible_is_refused_by_name(name: str, value: Any) -> None:
     assert [*refused(**{name: value})] == [name]
     for unset in (None, False, "", [], {}):
         in_chat(**{name: unset})
+
+
+@pytest.mark.parametrize(
+    "search", [{"plugins": [{"id": "web"}]}, {"model": "acme/falcon:online"}], ids=str
+)
+@pytest.mark.parametrize("most", [0, 1])
+def test_a_bound_of_calls_is_refused_beside_a_search(search: dict[str, Any], most: int) -> None:
+    """A caller reads it again in the answer, and would pay for searches beyond it."""
+    body = {"model": "acme/falcon", "input": "Hi", "max_tool_calls": most}
+    with pytest.raises(InvalidRequest) as caught:
+        parse_response(json.dumps({**body, **search}).encode())
+    assert [*caught.value.metadata["fields"]] == ["max_tool_calls"]
+    parse_response(json.dumps({**body, **search, "max_tool_calls": None}).encode())
+    request, made = parse_response(json.dumps(body).encode())
+    assert request.native is not None
+    assert json.loads(bytes(request.native.fields["max_tool_calls"])) == most
+    assert json.loads(bytes(made.echo["max_tool_calls"])) == most
 
 
 def test_text_and_images_may_be_asked_for() -> None:
