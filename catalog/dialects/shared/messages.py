@@ -28,7 +28,13 @@ from catalog.dialects.shared.constraints import (
 )
 from catalog.dialects.shared.left_out import name_asked
 from catalog.dialects.shared.pairs import BEGIN, CONTINUE, NO_CALL, NO_RESULT, pair_parts
-from catalog.dialects.shared.raw import first_byte, is_blank, is_null, write_arguments
+from catalog.dialects.shared.raw import (
+    first_byte,
+    is_blank,
+    is_null,
+    read_text,
+    write_arguments,
+)
 from catalog.dialects.shared.replies import name_format
 from catalog.dialects.shared.searches import Search
 
@@ -186,6 +192,7 @@ class _ToolChoice(msgspec.Struct):
 
 class _JsonSchema(msgspec.Struct):
     name: str | None = None
+    description: str | None = None
     schema: Raw = Raw()
     strict: bool | None = None
 
@@ -559,12 +566,23 @@ def _form_schema(schema: _JsonSchema | None, target: Constraints) -> tuple[Raw |
     given = None if schema is None else _none_if_empty(schema.schema)
     if schema is None or given is None:
         return None, None
+    given = _describe_schema(given, schema.description or "")
     try:
         return fit_answer_schema(given, target, member="response_format"), None
     except Untranslatable:
         if schema.strict:
             raise
         return None, given
+
+
+def _describe_schema(raw: Raw, description: str) -> Raw:
+    """Returns the schema of an answer with what stands beside it in OpenAI's format alone."""
+    if not description or (members := decode_object(bytes(raw))) is None:
+        return raw
+    own = read_text(members.get("description")) or ""
+    if description in own:
+        return raw
+    return Raw(_encode({**members, "description": f"{description}\n\n{own}".rstrip()}))
 
 
 def unsupported_part(part: Media, provider: str) -> Untranslatable:

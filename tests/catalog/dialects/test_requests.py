@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import botocore.session
@@ -312,6 +313,42 @@ def test_build_requests_json_without_a_schema_in_the_system_prompt(form: dict[st
     assert made["generationConfig"] == {"responseMimeType": "application/json"}
     with_schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
     assert "system" not in body("anthropic", response_format=with_schema)
+
+
+def schema_of(kind: str, made: Any) -> Any:
+    match kind:
+        case "anthropic":
+            return made["output_config"]["format"]["schema"]
+        case "gemini":
+            return made["generationConfig"]["responseJsonSchema"]
+    return json.loads(made["outputConfig"]["textFormat"]["structure"]["jsonSchema"]["schema"])
+
+
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [
+        ({}, "A city."),
+        ({"description": "Its name."}, "A city.\n\nIts name."),
+        ({"description": "A city. Its name."}, "A city. Its name."),
+    ],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_description_of_an_answer_is_that_of_its_schema(
+    kind: str, own: dict[str, Any], told: str
+) -> None:
+    """The other formats have no place for one beside the schema."""
+    schema = {"type": "string", **own}
+
+    def build(**members: Any) -> Any:
+        wanted = {"name": "x", "schema": schema, **members}
+        return body(kind, response_format={"type": "json_schema", "json_schema": wanted})
+
+    assert schema_of(kind, build(description="A city.")) == {**schema, "description": told}
+    assert schema_of(kind, build(description=None)) == schema
+    if kind != "gemini":
+        counts = {"type": "object", "additionalProperties": {"type": "integer"}}
+        made = build(schema=counts, description="Counts of words.")
+        assert made["system"][-1]["text"].endswith('"description":"Counts of words."}')
 
 
 @pytest.mark.parametrize("blank", ["", " ", "\n\t ", "\u00a0"])
