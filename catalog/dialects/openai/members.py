@@ -90,6 +90,19 @@ class _Call(_Named):
 
 
 _decode_calls = msgspec.json.Decoder(list[_Call]).decode
+_decode_call = msgspec.json.Decoder(_Call).decode
+
+
+def _list_written(
+    raw: msgspec.Raw, decode: Callable[[msgspec.Raw], list[_Call] | _Call]
+) -> list[msgspec.Raw]:
+    """Returns what a model has written of its calls; all of those in a form that is not known."""
+    try:
+        called = decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return [raw]
+    calls = called if isinstance(called, list) else [called]
+    return [written for call in calls for written in call.written]
 
 
 class _Sound(msgspec.Struct):
@@ -114,6 +127,7 @@ class Delta(msgspec.Struct):
     thinking: msgspec.Raw = msgspec.Raw()
     refusal: msgspec.Raw = msgspec.Raw()
     tool_calls: msgspec.Raw = msgspec.Raw()
+    function_call: msgspec.Raw = msgspec.Raw()
     images: msgspec.Raw = msgspec.Raw()
     audio: msgspec.Raw = msgspec.Raw()
 
@@ -132,10 +146,9 @@ class Delta(msgspec.Struct):
         reasoning = next((raw for raw in names if raw and not is_empty(raw)), NULL)
         texts = [self.content, reasoning, self.refusal]
         if self.tool_calls and self.tool_calls != NULL:
-            try:
-                texts += [raw for call in _decode_calls(self.tool_calls) for raw in call.written]
-            except (msgspec.DecodeError, RecursionError):
-                texts.append(self.tool_calls)
+            texts += _list_written(self.tool_calls, _decode_calls)
+        if self.function_call and self.function_call != NULL:
+            texts += _list_written(self.function_call, _decode_call)
         return texts
 
     @property
@@ -149,7 +162,8 @@ class Delta(msgspec.Struct):
         texts = [raw for raw in (self.content, self.reasoning, self.reasoning_content) if raw]
         if any(memoryview(raw)[0] not in _TEXT_BYTES for raw in texts):
             return True
-        rare = [raw for raw in (self.tool_calls, self.reasoning_text, self.thinking) if raw]
+        calls = (self.tool_calls, self.function_call)
+        rare = [raw for raw in (*calls, self.reasoning_text, self.thinking) if raw]
         if self.reasoning and self.reasoning_content:
             rare.append(self.reasoning_content)
         return any(not is_empty(raw) for raw in rare)

@@ -41,7 +41,7 @@ _TEXT_TYPES: Final = ("text", "output_text", "input_text", "")
 _THOUGHT_TYPES: Final = ("thinking", "reasoning", "reasoning_text", "summary_text")
 # What arguments without members are written as.
 _NO_ARGUMENTS: Final = frozenset(("", "{}", "null"))
-# It also ends a call in the older member of this name, which passes unread.
+# It also ends a call in the older member of this name, which passes as it is.
 _OLD_CALL: Final = "function_call"
 
 

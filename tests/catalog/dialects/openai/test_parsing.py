@@ -78,6 +78,9 @@ def test_parse_reply_reads_a_text_completion() -> None:
         ({"tool_calls": [{"type": "custom", "custom": {"name": "sh", "input": "ü"}}]}, 2 + 2),
         ({"tool_calls": [{"id": "c", "name": "look", "arguments": {"a": 1}}]}, 4 + 7),
         ({"tool_calls": {"id": "c"}}, 10),
+        ({"function_call": {"name": "look", "arguments": '{"a": 12}'}}, 4 + 9),
+        ({"function_call": None}, 0),
+        ({"function_call": "look"}, 4),
         ({"content": [{"type": "text"}]}, 17),
     ],
 )
@@ -545,6 +548,14 @@ def test_a_whole_message_keeps_the_calls_that_no_delta_had() -> None:
         message = read.fields["choices"][0]["message"]
         assert message["content"] == "Hello"
         assert message["tool_calls"] == [{**CALL, "type": "function"}]
+
+
+def test_a_call_in_the_older_member_counts_and_is_no_text() -> None:
+    named = {**ROLE, "function_call": {"name": "look", "arguments": ""}}
+    written = [{"function_call": {"arguments": "x" * 40}}] * 100
+    events = [*pieces(named, *written), ended(HELLO), DONE]
+    chunks = openai.stream_parser(Operation.CHAT).feed(b"".join(events))
+    assert sum(chunk.output_bytes for chunk in chunks) == len("look") + 4_000 + len("Hello")
 
 
 def test_a_whole_message_of_another_choice_is_its_output() -> None:
