@@ -48,6 +48,7 @@ from catalog.dialects.shared.raw import (
     first_byte,
     is_null,
     read_member,
+    read_text,
     write_arguments,
 )
 from catalog.dialects.shared.sse import EventDecoder
@@ -250,7 +251,7 @@ def parse_native_reply(body: Body) -> Reply:
         usage=None if message.usage is None else message.usage.add_up(MessageUsage()),
         finish_reason=name_finish(stop).reason,
         native_finish_reason=stop,
-        output_bytes=sum(map(_measure_block, message.content)),
+        output_bytes=_measure_blocks(message.content),
         upstream_id=message.id,
         notes=frozenset(notes),
     )
@@ -342,12 +343,19 @@ def split_message(reply: Reply) -> list[Chunk]:
 
 
 def _measure_block(block: Block) -> int:
-    arguments = len(write_arguments(block.input).encode())
-    return len(block.text.encode()) + len(block.thinking.encode()) + arguments
+    summary = read_text(block.content) if block.type == "compaction" else None
+    texts = (block.text, block.thinking, write_arguments(block.input), summary or "")
+    return sum(len(text.encode()) for text in texts)
+
+
+def _measure_blocks(blocks: Iterable[Block]) -> int:
+    return sum(map(_measure_block, blocks))
 
 
 def _measure_delta(delta: BlockDelta) -> int:
-    return sum(len(text.encode()) for text in (delta.text, delta.thinking, delta.partial_json))
+    summary = read_text(delta.content) or ""
+    texts = (delta.text, delta.thinking, delta.partial_json, summary)
+    return sum(len(text.encode()) for text in texts)
 
 
 class NativeReader:
@@ -454,7 +462,11 @@ class NativeReader:
         self._has_begun = True
         self._id, self._model = event.message.id, event.message.model
         self._usage = event.message.usage or self._usage
-        return self._chunk(fields=decode_object(data) or {}, usage=self._usage.prompt_usage)
+        return self._chunk(
+            fields=decode_object(data) or {},
+            usage=self._usage.prompt_usage,
+            output_bytes=_measure_blocks(event.message.content),
+        )
 
     def _end(self, event: StreamEvent, fields: dict[str, Any]) -> Chunk:
         given = stop = None if event.delta is None else event.delta.stop_reason

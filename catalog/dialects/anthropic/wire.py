@@ -165,6 +165,7 @@ class BlockDelta(msgspec.Struct):
     signature: str = ""
     stop_reason: str | None = None
     citation: Any = None
+    content: msgspec.Raw = msgspec.Raw()
 
 
 class StreamEvent(msgspec.Struct):

@@ -83,6 +83,9 @@ class _Item(msgspec.Struct):
     summary: list[_Part] | None = None
     arguments: Any = None
     input: Any = None
+    # What a call of the shell, or of a patch, has instead of arguments.
+    action: msgspec.Raw = msgspec.Raw()
+    operation: msgspec.Raw = msgspec.Raw()
 
     @property
     def size(self) -> int:
@@ -93,7 +96,8 @@ class _Item(msgspec.Struct):
             arguments = _encode(arguments).decode()
         texts = [arguments, self.input]
         texts += [part.text or part.refusal for part in (*(content or ()), *(self.summary or ()))]
-        return sum(len(text.encode()) for text in texts if isinstance(text, str))
+        size = sum(len(text.encode()) for text in texts if isinstance(text, str))
+        return size + sum(len(raw) for raw in (self.action, self.operation) if not is_null(raw))
 
     @property
     def is_sound(self) -> bool:
@@ -174,6 +178,14 @@ _decode_event = msgspec.json.Decoder(_Event).decode
 _decode_item = msgspec.json.Decoder(_Item).decode
 _decode_items = msgspec.json.Decoder(list[_Item]).decode
 _decode_text = msgspec.json.Decoder(str).decode
+
+
+def _read_item(raw: msgspec.Raw) -> _Item | None:
+    """Returns an item; ``None`` where there is none, and for one of a shape that is not known."""
+    try:
+        return _decode_item(raw) if raw else None
+    except (msgspec.DecodeError, RecursionError):
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,7 +383,7 @@ class ResponseReader:
 
     __slots__ = (
         "_calls", "_done", "_has_begun", "_id", "_items", "_kept", "_model", "_numbers",
-        "_opening", "_taken", "notes",
+        "_opening", "_sizes", "_taken", "notes",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -387,6 +399,8 @@ class ResponseReader:
         # that the server gave it.
         self._items = 0
         self._numbers: dict[int, int] = {}
+        # The size of the pieces of each item, and what of its output has counted, by its number.
+        self._sizes: dict[int, tuple[int, int]] = {}
         # The items that are done: some servers do not repeat them at the end.
         self._done: list[msgspec.Raw] = []
         self._kept = 0
@@ -428,11 +442,23 @@ class ResponseReader:
         yield from self._opening
         self._opening.clear()
         if event.type not in _ENDS:
-            size = len(event.delta.encode()) if isinstance(event.delta, str) else 0
-            yield self._pass(event, data, size)
+            yield self._pass(event, data, self._measure(event))
             return
         yield self._end(event, data)
         yield replies.build_end_mark()
+
+    def _measure(self, event: _Event) -> int:
+        """Returns what an event adds to the size of its item, which repeats its pieces when whole.
+
+        Some servers send whole items and no pieces.
+        """
+        number, item = self._numbers.get(event.output_index, 0), _read_item(event.item)
+        pieces, before = self._sizes.get(number, (0, 0))
+        if isinstance(event.delta, str):
+            pieces += len(event.delta.encode())
+        size = max(pieces, before, 0 if item is None else item.size)
+        self._sizes[number] = pieces, size
+        return size - before
 
     def _number(self, event: _Event, data: bytes) -> bytes:
         """Returns an event of an item with the number by which the SDKs find it."""
@@ -443,12 +469,8 @@ class ResponseReader:
 
     def _mend(self, event: _Event, data: bytes) -> bytes:
         """Returns an event whose item the SDKs can read; a call has one id in all its events."""
-        if not event.item:
-            return data
-        try:
-            item = _decode_item(event.item)
-        except (msgspec.DecodeError, RecursionError):
-            event.item = msgspec.Raw()  # an item of a shape that nobody here knows
+        if (item := _read_item(event.item)) is None:
+            event.item = msgspec.Raw()
             return data
         number, is_call = self._numbers[event.output_index], item.type in _CALLS
         known = self._calls.get(number) if is_call else None
@@ -500,9 +522,12 @@ class ResponseReader:
         finish, native = response.finish
         usage = response.count()
         self._id, self._model = response.id or self._id, response.model or self._model
+        size = sum(item.size for item in response.output)
+        told = sum(counted for _, counted in self._sizes.values())
         return self._chunk(
             fields={**fields, "usage": response.usage},
             usage=usage,
+            output_bytes=max(size - told, 0),
             finish_reason=finish,
             native_finish_reason=native,
         )

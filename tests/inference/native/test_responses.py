@@ -493,16 +493,28 @@ def test_a_stream_without_its_beginning_gets_one(site: Site, codex: Upstream) ->
     assert site.settled().cost_nano > 0
 
 
-def test_an_answer_without_usage_is_estimated(site: Site, codex: Upstream) -> None:
+WHOLE: Final = [event for event in ITEMS[1:] if "response.output_item." in event["type"]]
+
+
+@pytest.mark.parametrize("events", [ITEMS[1:], WHOLE, []], ids=["pieces", "items", "end"])
+def test_an_answer_without_usage_is_estimated(
+    site: Site, codex: Upstream, events: list[dict[str, Any]]
+) -> None:
     last = {**COMPLETED, "response": {**RESPONSE, "usage": None}}
-    found, row = lie(site, codex, *ITEMS[1:], last)
+    found, row = lie(site, codex, *events, last)
     usage = found[-1]["response"]["usage"]
-    assert row.is_estimated is True
+    assert (row.is_estimated, bool(row.completion_tokens)) == (True, True)
     assert (usage["input_tokens"], usage["output_tokens"]) == (
         row.prompt_tokens,
         row.completion_tokens,
     )
     assert usage["cost"] == row.cost_nano / 10**9 > 0
+
+
+def test_whole_items_before_a_failure_are_paid(site: Site, codex: Upstream) -> None:
+    _, row = lie(site, codex, *WHOLE, LATE)
+    assert (row.status, bool(row.completion_tokens)) == (Generation.Status.FAILED, True)
+    assert row.cost_nano > 0
 
 
 def test_a_claim_beyond_what_was_allowed_is_not_told_as_a_count(
