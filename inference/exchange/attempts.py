@@ -422,10 +422,18 @@ class Attempts:
         except (TooManyRequests, Unavailable):
             raise egress.TooLarge from None
 
-    async def receive_late_chunks(self, limit: int) -> AsyncGenerator[Chunk]:
-        """Yields the further chunks of the latest attempt's stream, of ``limit`` bytes in all."""
+    async def receive_late_parts(self, limit: int) -> AsyncGenerator[Chunk | Reply]:
+        """Yields the further chunks of the latest attempt's stream, of ``limit`` bytes in all.
+
+        An answer that is one JSON value is yielded whole: its usage may have counted already.
+        """
         assert self.response is not None
         await accept_response(self.response, self.candidate, self._request)
+        if self.response.headers.get("Content-Type", "").startswith(JSON_TYPES):
+            reply = await self.receive_late_reply()
+            _split_reply(self.candidate, self._request, reply)  # fails as for a caller who stays
+            yield reply
+            return
         reader = self.reader or self._open_reader(self.response)
         while limit > 0 and (chunks := await reader.read()) is not None:
             limit -= reader.step_bytes

@@ -699,6 +699,6 @@ def _discard_failure(attempts: Attempts, tally: Tally) -> None:
 
 
 async def _drain_stream(attempts: Attempts, tally: Tally) -> None:
-    async with aclosing(attempts.receive_late_chunks(_LATE_BYTES)) as chunks:
-        async for chunk in chunks:
-            tally.add_unseen(chunk)
+    async with aclosing(attempts.receive_late_parts(_LATE_BYTES)) as parts:
+        async for part in parts:
+            tally.add_unseen(part)

@@ -53,32 +53,37 @@ def leave(
     may_answer.set()
 
 
-def leave_a_picture(site: Site, size: int) -> Generation:
-    """Asks for a picture that is so large, and leaves."""
+def make_picture(size: int) -> dict[str, str]:
+    return {"b64_json": b64encode(PNG + bytes(size)).decode()}
+
+
+def leave_a_picture(site: Site, picture: dict[str, str], **fields: Any) -> Generation:
+    """Asks for a picture that comes in one JSON object, and leaves."""
     site.produce("image")
     site.publish()
-    picture = b64encode(PNG + bytes(size)).decode()
     usage = {"input_tokens": 2, "output_tokens": 4, "total_tokens": 6}
-    body = {"created": 1, "data": [{"b64_json": picture}], "usage": usage}
-    with answering_late(site, body) as late:
-        leave(site, "/api/v1/images/generations", late, prompt="one two")
+    with answering_late(site, {"created": 1, "data": [picture], "usage": usage}) as late:
+        leave(site, "/api/v1/images/generations", late, prompt="one two", **fields)
         return site.settled()
 
 
-def test_the_cost_that_the_provider_reports_is_kept(site: Site) -> None:
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_the_cost_that_the_provider_reports_is_kept(site: Site, is_stream: bool) -> None:
+    """Some servers answer a streamed request with JSON too."""
     choices = [{"index": 0, "message": MESSAGE, "finish_reason": "stop"}]
     site.publish()
     with answering_late(site, {"choices": choices, "usage": USAGE}) as late:
-        leave(site, CHAT, late, **ASKED[CHAT])
+        leave(site, CHAT, late, stream=is_stream, **ASKED[CHAT])
         row = site.settled()
     assert (row.status, row.prompt_tokens, row.completion_tokens) == ("cancelled", 2, 4)
     assert (row.is_estimated, row.reported_cost_nano) == (False, 250_000_000)
     assert_in_order()
 
 
+@pytest.mark.parametrize("is_stream", [False, True])
 @pytest.mark.parametrize("size", [1_000_000, 3_000_000])
-def test_a_large_picture_keeps_its_usage(site: Site, size: int) -> None:
-    row = leave_a_picture(site, size)
+def test_a_large_picture_keeps_its_usage(site: Site, size: int, is_stream: bool) -> None:
+    row = leave_a_picture(site, make_picture(size), stream=is_stream)
     assert (row.status, row.prompt_tokens, row.completion_tokens) == ("cancelled", 2, 4)
     assert row.is_estimated is False
     assert_in_order()
@@ -86,7 +91,15 @@ def test_a_large_picture_keeps_its_usage(site: Site, size: int) -> None:
 
 def test_a_picture_beyond_the_budget_is_estimated_and_not_free(site: Site, settings: Any) -> None:
     settings.ORGANIZATION_BUFFERED_BYTES = 1_500_000
-    row = leave_a_picture(site, 3_000_000)
+    row = leave_a_picture(site, make_picture(3_000_000))
     assert (row.status, row.is_estimated) == ("cancelled", True)
     assert row.cost_nano
+    assert_in_order()
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_picture_that_no_event_can_have_is_free_in_a_stream(site: Site, is_stream: bool) -> None:
+    """A caller who stays gets an error for its URL there."""
+    row = leave_a_picture(site, {"url": "https://pictures.example/1.png"}, stream=is_stream)
+    assert (row.status, row.cost_nano == 0) == ("cancelled", is_stream)
     assert_in_order()
