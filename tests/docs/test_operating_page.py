@@ -18,7 +18,7 @@ from django.utils.module_loading import import_string
 from prometheus_client import REGISTRY
 
 from billing.models import Account
-from config.apps import declaring_apps
+from config.apps import Role, declarations, declaring_apps
 from config.local.bootstrap import PROJECT
 from config.management.commands.work import DUTIES
 from tests.support.database.locks import locked, waiting
@@ -71,6 +71,16 @@ def test_every_metric_is_listed(db: None) -> None:
         if family.name.startswith("causeway_")
     }
     assert {name for name in listed("metrics.md") if name.startswith("causeway_")} == names
+
+
+def test_all_that_support_may_change_is_listed() -> None:
+    """By the titles that the console has among the tabs of an organization, or in its menu."""
+    titles = {label: found.tab.title for label, found in declarations().items() if found.tab}
+    pages = (page for app in declaring_apps() for entry in app.menu for page in entry.pages)
+    titles |= {page.target: page.title for page in pages}
+    may = {label for label, found in declarations().items() if Role.SUPPORT in found.permissions}
+    [row] = [cells[1] for cells in read_tables(DOCS / "operators.md") if cells[0] == Role.SUPPORT]
+    assert {label for label in may if titles[label].lower() not in row} == set()
 
 
 def test_the_query_of_the_page_names_the_session_that_holds_a_lock(
