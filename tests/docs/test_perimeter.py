@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import inspect
 import os
 import re
 import secrets
@@ -20,12 +21,25 @@ from django.core import checks
 from django.test import override_settings
 
 from config.local.bootstrap import PROJECT
+from config.management.commands import rotate_credential_keys
+from tests.support.markdown import read_tables
 from tests.support.processes import serve
 from tests.support.settings import read_only
 
 FILES = PROJECT / "docs" / "deploy"
 # What is filled in: a default of the file, or what `./start` writes.
 DEFAULT = re.compile(r"\$\{\w+:-([^}]*)\}")
+# What SECURITY.md calls the rows that `CREDENTIAL_KEYS` encrypt.
+PROTECTED = {
+    "ByokCredential": "credentials",
+    "Provider": "provider credentials",
+    "SecondFactor": "second factors",
+    "Subscription": "the secrets of webhooks, URLs of chats",
+    "BroadcastDestination": "headers of broadcast destinations",
+    "TextKey": "logged texts",
+    "ChangeSet": "change sets",
+    "Creation": "for 24 hours the secrets of new keys",
+}
 WRITTEN = re.compile(r"\$\{CAUSEWAY_HOST:\?[^}]*\}")
 
 
@@ -200,6 +214,14 @@ def test_compose_publishes_no_port_that_hides_its_callers() -> None:
     ports = [port for one in given["services"].values() for port in one.get("ports", ())]
     assert ports
     assert [port for port in ports if not port.startswith("0.0.0.0:")] == []
+
+
+def test_all_that_the_credential_keys_protect_is_listed() -> None:
+    """What `rotate_credential_keys` encrypts again is what somebody reads who has the keys."""
+    source = inspect.getsource(rotate_credential_keys)
+    assert set(re.findall(r"in (\w+)\.objects", source)) == PROTECTED.keys()
+    [row] = [row for row in read_tables(PROJECT / "SECURITY.md") if row[0] == "`CREDENTIAL_KEYS`"]
+    assert {name: text for name, text in PROTECTED.items() if text not in row[1]} == {}
 
 
 @pytest.mark.parametrize("path", ["SECURITY.md", "docs/perimeter.md"])
