@@ -18,7 +18,8 @@ _LEAST_DAYS: Final = 3
 # Balances that one statement returns. All are read, because those told before are found again.
 _PAGE: Final = 1_000
 
-# An organization without spending in a week is left out. Today counts by the meters of workspaces.
+# An organization without spending in a week is left out, and what is held is not available. Today
+# counts by the meters of workspaces.
 _READ: Final = """
 WITH parts AS (
     SELECT organization_id, cost_nano FROM inference_dailyusage
@@ -32,7 +33,7 @@ spent AS (
     SELECT organization_id, sum(cost_nano) AS nano FROM parts GROUP BY 1 HAVING sum(cost_nano) > 0
 ),
 left_over AS (
-    SELECT o.id, o.name, a.posted_credits - a.posted_debits AS nano,
+    SELECT o.id, o.name, a.posted_credits - a.posted_debits - a.pending_debits AS nano,
            s.nano / least(
                greatest(%(today)s - (o.created_at AT TIME ZONE 'UTC')::date, 1), %(days)s
            ) AS daily
@@ -47,7 +48,7 @@ ORDER BY id LIMIT %(page)s
 
 
 def _read_low(values: dict[str, Any]) -> Iterator[tuple[UUID, str, int, int]]:
-    """Yields ID, name, balance and daily spending in nano-USD of organizations, by pages."""
+    """Yields ID, name, available credits and daily spending in nano-USD, by pages."""
     while True:
         rows: Any = fetch_rows(_READ, values)
         yield from rows

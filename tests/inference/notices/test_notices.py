@@ -182,6 +182,15 @@ def test_a_low_balance_is_told_once_a_week_with_the_days_that_are_left(tenant: T
     assert told() == []
 
 
+def test_what_is_held_is_not_available(tenant: Tenant) -> None:
+    spend(tenant, "100")
+    assert told() == []
+    running = factories.make_generation(tenant, status="pending")
+    factories.place_hold(running, 898 * NANO)
+    [(kind, data)] = told()
+    assert (kind, data["available_usd"], data["days_left"]) == ("balance.low", "2", 0)
+
+
 def test_unusual_spending_is_told_once_a_day_to_its_organization(tenant: Tenant) -> None:
     now = timezone.now()
     yesterday = now.astimezone(UTC).date() - timedelta(days=1)
