@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 import environ
 from django.core.exceptions import ImproperlyConfigured
+from environ.fileaware_mapping import FileAwareMapping
 
 # Servers and libraries read these without the settings.
 _READ_ELSEWHERE: Final = ("FORWARDED_ALLOW_IPS",)
@@ -31,8 +32,20 @@ _ESCAPED: Final = "no quotes around it, and /, ? and # in the password as %2F, %
 _BROKEN_OFF: Final = re.compile(r"[^:]*://[^/?]*(?:/[^?]*|\?.*)@")
 
 
+class Variables(FileAwareMapping):  # type: ignore[misc]
+    """The environment variables and the files that they name, without blanks around a value.
+
+    A file ends in a line end, which is no part of its value.
+    """
+
+    def __getitem__(self, key: str) -> str:
+        return str(super().__getitem__(key)).strip()
+
+
 class Environment(environ.FileAwareEnv):  # type: ignore[misc]
     """The environment variables of the settings; remembers every name that was asked for."""
+
+    ENVIRON = Variables()
 
     def __init__(self) -> None:
         super().__init__()

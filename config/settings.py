@@ -32,7 +32,7 @@ from config.local.entry import default_data_dir
 from config.local.postgres import has_programs
 from config.server.connections.peers import parse_proxies
 from config.server.regions import parse_region_hosts
-from config.telemetry.parsing import has_receiver, parse_access_log, parse_organizations
+from config.telemetry.parsing import find_receiver, parse_access_log, parse_organizations
 from inference.archive.plans import NOWHERE, BucketPlace, Place, parse_place, parse_retention
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -547,10 +547,14 @@ EMAIL_USE_SSL, EMAIL_USE_TLS = _mail[4:]
 METRICS_TOKEN = str(env.str("METRICS_TOKEN", default="")).strip()
 METRICS_PORT = _port("METRICS_PORT")
 METRICS_HOST = str(env.str("METRICS_HOST", default="")).strip()
-TRACES = not _switch("OTEL_SDK_DISABLED", default=False) and has_receiver(
-    env.str("OTEL_EXPORTER_OTLP_ENDPOINT", default=""),
-    env.str("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", default=""),
-    env.str("OTEL_EXPORTER_OTLP_PROTOCOL", default="http/protobuf"),
+TRACES_URL = (
+    ""
+    if _switch("OTEL_SDK_DISABLED", default=False)
+    else find_receiver(
+        env.str("OTEL_EXPORTER_OTLP_ENDPOINT", default=""),
+        env.str("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", default=""),
+        env.str("OTEL_EXPORTER_OTLP_PROTOCOL", default="http/protobuf"),
+    )
 )
 TRACE_CALLERS = _switch("TRACE_CALLERS", default=False)
 TRACE_UPSTREAMS = _switch("TRACE_UPSTREAMS", default=False)

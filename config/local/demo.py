@@ -21,8 +21,13 @@ def prepare_environment(arguments: list[str], default: Path) -> None:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--data-dir", default=os.environ.get("DATA_DIR", str(default)))
     data_dir = Path(parser.parse_known_args(arguments)[0].data_dir).expanduser().absolute()
-    os.environ.pop("DATABASE_URL_FILE", None)
-    os.environ["DATABASE_URL"] = "embedded"
-    os.environ["DATA_DIR"] = str(data_dir)
-    os.environ["UPSTREAM_ALLOWED_NETWORKS"] = "127.0.0.0/8"
-    os.environ["UPSTREAM_CA_BUNDLE"] = str(data_dir / SIMULATOR_DIR / "ca.pem")
+    variables = {
+        "DATABASE_URL": "embedded",
+        "DATA_DIR": str(data_dir),
+        "UPSTREAM_ALLOWED_NETWORKS": "127.0.0.0/8",
+        "UPSTREAM_CA_BUNDLE": str(data_dir / SIMULATOR_DIR / "ca.pem"),
+    }
+    for name, value in variables.items():
+        # A file would come before it.
+        os.environ.pop(f"{name}_FILE", None)
+        os.environ[name] = value

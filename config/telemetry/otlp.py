@@ -1,6 +1,7 @@
 """Exports spans by OTLP over HTTP; needs the extra ``otel``.
 
-The variables ``OTEL_*`` mean what they mean everywhere: the packages read them themselves.
+The variables ``OTEL_*`` mean what they mean everywhere: the packages read them themselves, but for
+the receiver's URL, which may stand in a file.
 """
 
 from __future__ import annotations
@@ -59,20 +60,20 @@ class _Processor(BatchSpanProcessor):
 
 
 class OtlpTracer:
-    """Makes spans in the event loop; a thread exports them.
+    """Makes spans in the event loop; a thread exports them to the receiver at ``url``.
 
     ``trusts_callers`` makes a request's span a child of the caller's, which then decides whether it
     is sampled. Otherwise it starts a trace of its own, with a link to the caller's.
     """
 
-    def __init__(self, *, trusts_callers: bool, version: str) -> None:
+    def __init__(self, url: str, *, trusts_callers: bool, version: str) -> None:
         self._trusts_callers = trusts_callers
         # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES come before the name given here.
         resource = Resource({SERVICE_NAME: "causeway"}).merge(Resource.create())
         if resource.attributes[SERVICE_NAME] == "unknown_service":
             resource = resource.merge(Resource({SERVICE_NAME: "causeway"}))
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-        self._provider.add_span_processor(_Processor(_Exporter(OTLPSpanExporter())))
+        self._provider.add_span_processor(_Processor(_Exporter(OTLPSpanExporter(url))))
         self._tracer = self._provider.get_tracer("causeway", version, SCHEMA_URL)
 
     def start_request(self, name: str, traceparent: str | None, attributes: Attributes) -> Span:

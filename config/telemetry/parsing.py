@@ -41,13 +41,14 @@ def parse_organizations(items: Iterable[str]) -> frozenset[UUID]:
     return found
 
 
-def has_receiver(endpoint: str, traces_endpoint: str, protocol: str) -> bool:
-    """Returns whether spans are exported; the packages of OpenTelemetry read what else is set.
+def find_receiver(endpoint: str, traces_endpoint: str, protocol: str) -> str:
+    """Returns the URL to which spans are exported, empty for none.
 
-    Raises :class:`ImproperlyConfigured` if they are not installed.
+    The packages of OpenTelemetry read what else is set. Raises :class:`ImproperlyConfigured` if
+    they are not installed.
     """
     if not endpoint and not traces_endpoint:
-        return False
+        return ""
     if protocol != _PROTOCOL:
         raise ImproperlyConfigured(f"OTEL_EXPORTER_OTLP_PROTOCOL must be {_PROTOCOL}.")
     if not _has_packages():
@@ -55,7 +56,7 @@ def has_receiver(endpoint: str, traces_endpoint: str, protocol: str) -> bool:
             "OTEL_EXPORTER_OTLP_ENDPOINT needs the extra otel, which is not installed: "
             f"{install_command('otel')}."
         )
-    return True
+    return traces_endpoint or f"{endpoint.removesuffix('/')}/v1/traces"
 
 
 def _has_packages() -> bool:

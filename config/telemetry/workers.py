@@ -17,9 +17,11 @@ _CLOSE_SECONDS: Final = 5.0
 
 def open_tracer() -> None:
     """Makes a tracer if the settings name a receiver; in each worker, because it has a thread."""
-    if settings.TRACES and tracing.tracer is None:
+    if settings.TRACES_URL and tracing.tracer is None:
         make = import_string("config.telemetry.otlp.OtlpTracer")
-        tracing.tracer = make(trusts_callers=settings.TRACE_CALLERS, version=settings.VERSION)
+        tracing.tracer = make(
+            settings.TRACES_URL, trusts_callers=settings.TRACE_CALLERS, version=settings.VERSION
+        )
 
 
 async def close_tracer() -> None:

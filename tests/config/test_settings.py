@@ -56,6 +56,21 @@ def test_a_value_may_begin_with_a_dollar_sign(tmp_path: Path) -> None:
     assert read_settings(SECRET_KEY_FILE=str(file))["SECRET_KEY"] == secret
 
 
+def test_a_value_from_a_file_ends_before_the_line_does(tmp_path: Path) -> None:
+    values = {
+        "LOG_FORMAT": "json",
+        "LOG_LEVEL": "DEBUG",
+        "MODEL_LISTS": "all",
+        "CREDENTIALS_REQUIRE_HOSTS": "named",
+        "DATA_DIR": str(tmp_path / "data"),
+    }
+    files = {name: tmp_path / name for name in values}
+    for name, file in files.items():
+        file.write_text(f"{values[name]}\n")
+    found = read_settings(**{f"{name}_FILE": str(file) for name, file in files.items()})
+    assert {name: str(found[name]) for name in values} == values
+
+
 @pytest.mark.parametrize(
     ("name", "refusal"),
     [

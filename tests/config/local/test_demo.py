@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from config.local.demo import prepare_environment
 from tests.support.machine.ports import reserved_port
 from tests.support.machine.waiting import wait_until
 from tests.support.processes import MANAGE, environment, manage
@@ -56,6 +60,23 @@ def change(folder: Path, statements: str) -> None:
     embedded = {"DATABASE_URL": "embedded", "DATA_DIR": str(folder)}
     done = manage("shell", "--verbosity", "0", "-c", given, **embedded)
     assert done.returncode == 0, done.stderr
+
+
+def test_no_file_stands_for_what_the_demo_sets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("DATABASE_URL", "DATA_DIR", "UPSTREAM_ALLOWED_NETWORKS", "UPSTREAM_CA_BUNDLE")
+    for name in names:
+        monkeypatch.setenv(name, "elsewhere")
+        monkeypatch.setenv(f"{name}_FILE", "/elsewhere")
+    prepare_environment(["--data-dir", str(tmp_path)], Path("/elsewhere"))
+    left = {name: os.environ[name] for name in os.environ if name.startswith(names)}
+    assert left == {
+        "DATABASE_URL": "embedded",
+        "DATA_DIR": str(tmp_path),
+        "UPSTREAM_ALLOWED_NETWORKS": "127.0.0.0/8",
+        "UPSTREAM_CA_BUNDLE": str(tmp_path / "simulator" / "ca.pem"),
+    }
 
 
 def test_the_demo_serves_a_suspended_tenant_and_replaces_a_revoked_key(

@@ -33,6 +33,25 @@ def test_at_most_100_organizations_have_figures() -> None:
         parse_organizations(["Acme"])
 
 
+@pytest.mark.parametrize(
+    ("names", "url"),
+    [
+        ((), ""),
+        (("OTEL_EXPORTER_OTLP_ENDPOINT",), "http://receiver:4318/v1/traces"),
+        (("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",), "http://receiver:4318/"),
+        (
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"),
+            "http://receiver:4318/",
+        ),
+    ],
+)
+def test_spans_go_where_a_file_says(tmp_path: Path, names: tuple[str, ...], url: str) -> None:
+    file = tmp_path / "receiver"
+    file.write_text("http://receiver:4318/\n")
+    found = read_settings(**{f"{name}_FILE": str(file) for name in names})
+    assert found["TRACES_URL"] == url
+
+
 def test_a_refused_setting_is_named() -> None:
     with pytest.raises(
         ImproperlyConfigured, match=r"^METRICS_ORGANIZATIONS: it is a comma list of ids of organiz"

@@ -90,12 +90,17 @@ def send(site: Site, traceparent: str | None = None, **fields: Any) -> None:
 
 
 def test_a_request_its_attempts_and_its_statements_are_spans(
-    site: Site, receiver: Receiver
+    site: Site, receiver: Receiver, tmp_path: Path
 ) -> None:
     failing = site.another_provider("failing")
     site.publish("sim-error:500", provider=failing)
     site.publish()
-    with serve("--workers", "2", **exporting(receiver)) as served:
+    file = tmp_path / "receiver"
+    file.write_text(f"{receiver.address}\n")
+    variables = exporting(
+        receiver, OTEL_EXPORTER_OTLP_ENDPOINT="", OTEL_EXPORTER_OTLP_ENDPOINT_FILE=str(file)
+    )
+    with serve("--workers", "2", **variables) as served:
         site.server = served.address
         send(site, user="someone@example.com", provider={"order": ["failing", site.provider.slug]})
         site.eventually(lambda: len(receiver.of_kind(3)) == 5 and len(receiver.requests()) == 1)
