@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 
 from billing.models import Fold
-from config.bulk.commands import JSONCommand
+from config.bulk.commands import JSONCommand, describe
 from config.bulk.files import refuse
 from config.partitions.tables import TableLocked
 from inference.archive.plans import Place, parse_place
@@ -51,9 +52,11 @@ class Command(JSONCommand):
             refuse("There is no ARCHIVE_URL; say with --archive where the files are.")
         name, bring = ("attached", attach) if options["attach"] else ("restored", restore)
         try:
-            self.report({name: bring(record, open_store(place))}, as_json=options["json"])
+            found = bring(record, open_store(place))
         except (CannotRestore, StoreFailed, TableLocked) as exc:
             refuse(str(exc))
+        shown = found if options["json"] else _count_rows(found)
+        self.report({name: shown}, as_json=options["json"])
 
     def _list(self, *, as_json: bool) -> None:
         found = [
@@ -68,7 +71,15 @@ class Command(JSONCommand):
             self.report({f"{self.noun}s": found}, as_json=True)
             return
         for row in found:
-            self.stdout.write(", ".join(f"{name}: {value}" for name, value in row.items()))
+            row["files"] = _count_rows(row["files"])
+            self.stdout.write(
+                ", ".join(f"{name}: {describe(value)}" for name, value in row.items())
+            )
+
+
+def _count_rows(found: Mapping[str, int]) -> list[str]:
+    """Returns the names of tables or files for people, each with its number of rows."""
+    return [f"{name} ({rows} rows)" for name, rows in found.items()]
 
 
 def _write(value: Any) -> Any:

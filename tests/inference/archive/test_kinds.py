@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import re
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -92,6 +94,10 @@ def test_audit_entries_leave_but_for_those_by_which_approvals_judge(
     first = Departure.objects.order_by("id")[0]
     [file] = first.files
     assert (file["table"], file["rows"]) == (leaving[0], 3)
+    said = io.StringIO()
+    call_command("restore_archive", stdout=said)
+    assert f"departure: {first.pk}, kind: audit, begin: " in said.getvalue()
+    assert re.findall("{|None", said.getvalue()) == []
     stored = pyarrow.parquet.read_table(place / file["name"]).to_pylist()
     assert [row["id"] for row in stored] == [made.pk, joined.pk, gone.pk]
     assert not Fold.objects.exists()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.conf import LazySettings
-from django.core.management import CommandError
+from django.core.management import CommandError, call_command
 from django.db import connection
 
 from billing.models import Fold
@@ -59,6 +61,17 @@ def test_a_fold_is_restored_row_for_row(stored: dict[str, list[Any]]) -> None:
     assert sorted(run("1", "--drop")["dropped"]) == sorted(found)
     assert restored_tables() == []
     assert archive.verify() == []
+
+
+def test_people_read_names_and_numbers(stored: dict[str, list[Any]]) -> None:
+    said = io.StringIO()
+    call_command("restore_generations", stdout=said)
+    call_command("restore_generations", "1", stdout=said)
+    listed, _, restored = said.getvalue().splitlines()
+    for file in Fold.objects.get(number=1).files:
+        assert f"{file['name']} ({file['rows']} rows)" in listed
+        assert f"archived_{file['table']} ({file['rows']} rows)" in restored
+    assert re.findall("{|None", said.getvalue()) == []
 
 
 def test_an_altered_file_is_refused(stored: dict[str, list[Any]], settings: LazySettings) -> None:
