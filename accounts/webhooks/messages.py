@@ -20,7 +20,7 @@ _SYNTAX: Final = re.compile(r"@(?=\w)|:(?=//)|\](?=\()|(?<=\w)\.(?=[^\W\d_]{2})"
 _INVISIBLE: Final = "\u200b"
 _FOOTER: Final = (
     "You get this mail because your address is subscribed to these events. An operator of the "
-    "service changes that under Subscriptions."
+    "service changes that under Webhooks."
 )
 
 

@@ -23,7 +23,7 @@ from config.local.bootstrap import PROJECT
 from config.management.commands.work import DUTIES
 from tests.support.database.locks import locked, waiting
 from tests.support.factories import Tenant
-from tests.support.markdown import SHELL, read_blocks, read_tables
+from tests.support.markdown import PAGES, SHELL, read_blocks, read_tables
 
 DOCS = PROJECT / "docs"
 APPS = {"accounts", "billing", "catalog", "config", "endpoints", "endusers", "inference"}
@@ -81,6 +81,18 @@ def test_all_that_support_may_change_is_listed() -> None:
     may = {label for label, found in declarations().items() if Role.SUPPORT in found.permissions}
     [row] = [cells[1] for cells in read_tables(DOCS / "operators.md") if cells[0] == Role.SUPPORT]
     assert {label for label in may if titles[label].lower() not in row} == set()
+
+
+def test_the_places_in_the_console_that_pages_name_are_there() -> None:
+    """Those are meant that a page writes as an entry of the menu with a page, or as a tab."""
+    text = " ".join(" ".join(page.read_text().split()) for page in PAGES)
+    entries = [entry for app in declaring_apps() for entry in app.menu]
+    menu = {f"{entry.title} → {page.title}" for entry in entries for page in entry.pages}
+    tabs = {found.tab.title for found in declarations().values() if found.tab}
+    named = {*re.findall(r"\*(\w[\w ]* → [^*]+)\*", text)}
+    # A button of a list, and a menu of Grafana.
+    assert named - menu == {"Providers → Connect a server", "Dashboards → New → Import"}
+    assert {*re.findall(r"\*([^*]+)\* on an organization's page", text)} - tabs == set()
 
 
 def test_the_query_of_the_page_names_the_session_that_holds_a_lock(

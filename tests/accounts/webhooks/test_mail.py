@@ -60,6 +60,7 @@ def test_members_and_operators_get_what_they_chose(
     assert mail["Message-ID"].startswith(f"<{event.pk}@")
     text = mail.get_content()
     assert "label: sk-cw-abc…xyz" in text
+    assert "changes that under Webhooks." in text
     assert f"Organization: {tenant.organization.pk}" in text
     assert [status for status, _, _ in results()] == ["delivered", "delivered"]
 
