@@ -11,6 +11,7 @@ import pytest
 
 from config.local.bootstrap import PROJECT
 from endpoints.validation import Reason
+from inference.exchange import failures
 from tests.support.markdown import name_of, read_tables
 
 START = PROJECT / "docs" / "start"
@@ -68,6 +69,13 @@ def test_every_reason_of_a_failed_check_is_explained() -> None:
     # Nothing reports this one in a validation: the API says 404.
     reasons = {str(reason) for reason in Reason} - {Reason.ENDPOINT_NOT_FOUND}
     assert {reason for reason in reasons if f"`{reason}`" not in text} == set()
+
+
+def test_every_kind_of_a_failure_is_explained() -> None:
+    kinds = {*re.findall(r"^(\w+)  +\w", failures.__doc__ or "", re.MULTILINE)} - {"kind"}
+    listed = {row[0].strip("`") for row in read_tables(START / "troubleshooting.md")}
+    # The page explains them as `unreachable`, which is all that callers learn.
+    assert kinds - listed == {"name", "refused", "certificate", "policy"}
 
 
 @pytest.mark.parametrize("page", [PROJECT / "README.md", *PAGES], ids=name_of)
