@@ -129,8 +129,9 @@ class PrivateProviderAdmin(ConsoleAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         fixed = super().get_readonly_fields(request, obj)
-        # The secrets of the organization go to the address.
-        return fixed if obj is None or may_point_secrets(request) else (*fixed, "base_url")
+        # The secrets of the organization go to the address, of a new provider too: its slug may be
+        # that of a former one.
+        return fixed if may_point_secrets(request) else (*fixed, "base_url")
 
     def create(self, request: HttpRequest, obj: Any, form: Any) -> PrivateProvider:
         create = PrivateProvider.objects.create_provider

@@ -180,6 +180,19 @@ def test_a_provider_in_use_stays_and_support_does_not_move_secrets(
         operator.post(address("privateprovider", "remove", provider), SUBMIT)
 
 
+def test_support_does_not_move_a_provider_by_delete_and_add(tenant: Tenant) -> None:
+    former = make_provider(tenant, "My Rack", base_url="https://llm.example.com/v1")
+    support = sign_in("sue", Role.SUPPORT)
+    assert support.post(address("privateprovider", "remove", former), SUBMIT).status_code == 302
+    form = {
+        "organization": str(tenant.organization.pk), "name": "My Rack",
+        "base_url": "https://thief.example.com/v1",
+    }  # fmt: skip
+    assert support.post(address("privateprovider", "add"), form).status_code == 302
+    made = PrivateProvider.objects.get(deleted_at=None)
+    assert (made.slug, made.base_url) == (former.slug, None)
+
+
 def test_a_new_provider_needs_a_second_person_where_credentials_do(tenant: Tenant) -> None:
     ann, bob = sign_in("ann"), sign_in("bob")
     demand(ChangeKind.CREDENTIALS)
