@@ -7,6 +7,7 @@ refusal by the model becomes an error message.
 from __future__ import annotations
 
 import hashlib
+import json
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ from config.changes.pages import (
 )
 from config.changes.proposals import MAX_REASON, REASON, Proposal
 from config.console.formatting import render_page
-from config.console.forms import NoteField
+from config.console.forms import SEEN, NoteField, digest_shown, refuse_stale
 from config.console.lists.tenants import name_tenants
 from config.console.unfold import Dialog, unfold_action
 
@@ -235,15 +236,34 @@ def _find_object(four_eyes: FourEyes, object_id: Any) -> Any:
 
 
 def _name_in(form: type[Any], foresee: Callable[[Any], Sequence[str]] | None) -> type[Any]:
-    """Returns the form of a dialog that shows its object and the consequences above its fields."""
+    """Returns the form of a dialog that shows its object and the consequences above its fields.
+
+    A dialog that has filled in what is no longer stored is refused.
+    """
 
     class Naming(form):  # type: ignore[misc]
+        @property
+        def seen(self) -> str:
+            """The digests of the values that the opened dialog has filled in; empty for none."""
+            shown = self._digest_filled_in()
+            return (self.data.get(SEEN) or json.dumps(shown)) if shown else ""
+
+        def _digest_filled_in(self) -> dict[str, str]:
+            return digest_shown(self, [name for name in self.fields if name in self.initial])
+
+        def clean(self) -> Any:
+            cleaned = super().clean()
+            if self.data.get(SEEN):
+                refuse_stale(self, self._digest_filled_in(), "dialog")
+            return cleaned
+
         def render_before_template(self) -> str:
             page: Any = self.request.dialog_page
             obj = page.get_object(self.request, unquote(str(self.object_id)))
             context = {
                 "facts": [] if obj is None else page.facts_of(obj),
                 "sentences": [] if obj is None or foresee is None else foresee(obj),
+                "seen": self.seen,
             }
             above = super().render_before_template()
             return format_html("{}{}", above, render_to_string("admin/consequences.html", context))

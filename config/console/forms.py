@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any, Final, NoReturn
 
@@ -140,16 +141,39 @@ class EmptyJsonField(forms.JSONField):
         return "" if value is None else super().prepare_value(value)
 
 
-# The hidden input of a page with what it showed when it was opened.
+# The hidden input of a page or a dialog with what it showed when it was opened.
 SEEN: Final = "seen"
+
+
+def digest_shown(form: Any, names: Iterable[str]) -> dict[str, str]:
+    """Returns digests of the values with which fields of a form open, by the fields' names."""
+    initial = form.get_initial_for_field
+    return {name: digest(initial(form.fields[name], name)) for name in names}
+
+
+def refuse_stale(form: Any, shown: Mapping[str, str], opened: str) -> None:
+    """Adds an error to a form that was opened when it showed something else than ``shown``.
+
+    A form sends all fields, so it would undo what another operator has changed meanwhile.
+    """
+    try:
+        seen = dict(json.loads(form.data[SEEN]))
+    except (TypeError, ValueError):
+        seen = {}
+    names = [name for name in find_differences(seen, shown) if name in shown]
+    if names:
+        labels = ", ".join(str(form[name].label) for name in names)
+        form.add_error(
+            None,
+            f"Somebody has changed this since you opened the {opened}: {labels}. Open it again.",
+        )
 
 
 class ConsoleForm(ModelForm):
     """Shows a model's refusal beside the field that caused it.
 
-    ``refusal_fields`` maps an ``error_type`` to a field; every other refusal heads the form. A form
-    sends all fields, so one that shows what is no longer stored is refused: it would undo what
-    another operator has changed meanwhile.
+    ``refusal_fields`` maps an ``error_type`` to a field; every other refusal heads the form. One
+    that shows what is no longer stored is refused.
     """
 
     refusal: GatewayError | None = None
@@ -160,30 +184,12 @@ class ConsoleForm(ModelForm):
         """The digests of the values that the opened page showed; empty for a new row."""
         if self.instance._state.adding:
             return ""
-        return self.data.get(SEEN) or json.dumps(self._digest_shown())
-
-    def _digest_shown(self) -> dict[str, str]:
-        initial = self.get_initial_for_field
-        return {name: digest(initial(field, name)) for name, field in self.fields.items()}
-
-    def _refuse_stale(self) -> None:
-        now = self._digest_shown()
-        try:
-            seen = dict(json.loads(self.data[SEEN]))
-        except (TypeError, ValueError):
-            seen = {}
-        names = [name for name in find_differences(seen, now) if name in now]
-        if names:
-            labels = ", ".join(str(self.fields[name].label) for name in names)
-            self.add_error(
-                None,
-                f"Somebody has changed this since you opened the page: {labels}. Open it again.",
-            )
+        return self.data.get(SEEN) or json.dumps(digest_shown(self, self.fields))
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data
         if self.data.get(SEEN) and not self.instance._state.adding:
-            self._refuse_stale()
+            refuse_stale(self, digest_shown(self, self.fields), "page")
         for name, field in self.fields.items():
             # An empty input of a nullable list means NULL (no limit), not an empty list.
             if isinstance(field, SimpleArrayField) and cleaned.get(name) == []:

@@ -292,6 +292,17 @@ def urls(world: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield pattern.name, reverse(f"admin:{pattern.name}")
 
 
+def dialogs() -> list[tuple[str, str]]:
+    """Returns the label of the model and the name of every action that asks in a dialog."""
+    pages: dict[Any, Any] = admin.site._registry
+    return [
+        (model._meta.label_lower, name)
+        for model, made in pages.items()
+        for name in made.actions_detail
+        if hasattr(getattr(made, name), "dialog")
+    ]
+
+
 def page_paths(world: dict[str, Any]) -> list[str]:
     """Returns the addresses that answer with a page to an operator who may do everything."""
     return [

@@ -71,8 +71,9 @@ class OwnLimitsDialog(Dialog):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         organization = Organization.objects.filter(pk=self.object_id).first()
-        self.initial = {} if organization is None else organization.own_limits or {}
+        own = {} if organization is None else organization.own_limits or {}
         for limit in OrganizationLimit:
+            self.initial[limit.value] = own.get(limit.value)
             self.fields[limit.value] = forms.IntegerField(
                 label=_title(limit),
                 required=False,
