@@ -113,9 +113,8 @@ class StrictList(GuardedPage, ModelAdmin):
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
         if NOT_STORABLE.search(value):
             return False
-        return lookup in self.linked_lookups or any(
-            _takes(part, lookup) for part in self.list_filter
-        )
+        parts = self.list_filter if request is None else self.get_list_filter(request)
+        return lookup in self.linked_lookups or any(_takes(part, lookup) for part in parts)
 
     def has_walked_filter(self, params: Mapping[str, Any]) -> bool:
         """Returns whether PostgreSQL must read the rows of the list to find those of its filters.

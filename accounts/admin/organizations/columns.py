@@ -89,8 +89,20 @@ ActivityFilter = make_filter(
 )
 
 
+# A filter would tell what the column hides.
+_NEEDS: Final[dict[Any, str]] = {
+    BalanceFilter: "billing.view_account",
+    ActivityFilter: "inference.view_generation",
+}
+
+
 class OrganizationColumns(ConsoleAdmin):
     """Adds ``balance``, ``spent``, ``last_activity`` and ``state``, with four queries a page."""
+
+    def get_list_filter(self, request: HttpRequest) -> Any:
+        """Leaves out the filters by what the operator may not see."""
+        parts = super().get_list_filter(request)
+        return [part for part in parts if part not in _NEEDS or request.user.has_perm(_NEEDS[part])]
 
     def get_queryset(self, request: HttpRequest) -> Any:
         """Lets the list be sorted by what only operators see who may view usage."""

@@ -251,3 +251,26 @@ def test_filters_find_the_organizations_that_need_attention(
 
     assert {row.name for row in rows} == expected
     assert Member.objects.count() == 0
+
+
+@pytest.mark.parametrize("query", ["balance=low", "activity=none", "activity=recent"])
+def test_no_filter_tells_what_the_list_hides(tenant: Tenant, query: str) -> None:
+    factories.make_generation(tenant, cost_nano=1)
+    factories.make_tenant("Low", credits_usd=1)
+    path = reverse("admin:accounts_organization_changelist")
+    client = sign_in_with("viewer", "view_organization")
+    shown = client.get(f"{path}?{query}", follow=True).context["cl"]
+    assert {row.name for row in shown.result_list} == {"Acme", "Low"}
+    assert [spec.title for spec in shown.filter_specs] == ["status"]
+    assert client.get(f"{path}export-csv/?{query}")["Location"] == f"{path}?e=1"
+
+
+@pytest.mark.parametrize(
+    ("permission", "title"), [("view_account", "balance"), ("view_generation", "activity")]
+)
+def test_a_filter_is_shown_with_the_permission_of_its_column(
+    tenant: Tenant, permission: str, title: str
+) -> None:
+    client = sign_in_with("viewer", "view_organization", permission)
+    shown = client.get(reverse("admin:accounts_organization_changelist")).context["cl"]
+    assert [spec.title for spec in shown.filter_specs] == ["status", title]
