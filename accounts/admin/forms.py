@@ -11,7 +11,7 @@ from django import forms
 from django.http import HttpRequest
 from rest_framework.exceptions import ValidationError as NotInCatalogue
 
-from accounts.models import Workspace
+from accounts.models import Organization, Workspace
 from accounts.serializers.guardrails import canonical_models, known_providers
 from config.console.forms import ConsoleForm
 from config.console.unfold import TextWidget
@@ -20,10 +20,11 @@ from config.console.unfold import TextWidget
 class CatalogueForm(ConsoleForm):
     """Checks that new entries of its lists name models and providers of the catalogue.
 
-    What a list names already may have left the catalogue later.
+    Those that the organization has of its own are known too. What a list names already may have
+    left the catalogue later.
     """
 
-    catalogue_fields: dict[str, Callable[[Any], Any]] = {
+    catalogue_fields: dict[str, Callable[[Any, UUID | None], Any]] = {
         "allowed_models": canonical_models,
         "ignored_models": canonical_models,
         "allowed_providers": known_providers,
@@ -32,17 +33,29 @@ class CatalogueForm(ConsoleForm):
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()
+        owner = self._find_owner(cleaned)
         for name, known in self.catalogue_fields.items():
             if (given := cleaned.get(name)) is None:
                 continue
             stored = set(self.initial.get(name) or ())
             try:
                 kept = [each for each in given if each in stored]
-                new = known([each for each in given if each not in stored])
+                new = known([each for each in given if each not in stored], owner)
                 cleaned[name] = list(dict.fromkeys([*kept, *new]))
             except NotInCatalogue as exc:
                 self.add_error(name, [str(text) for text in cast("list[str]", exc.detail)])
         return cleaned
+
+    def _find_owner(self, cleaned: dict[str, Any]) -> UUID | None:
+        """Returns whose row it is; ``None`` for a new one whose owner is not chosen."""
+        if isinstance(self.instance, Organization):
+            return self.instance.pk
+        stored: UUID | None = self.instance.organization_id
+        if stored is None and (chosen := cleaned.get("owner")) is not None:
+            stored = chosen.pk
+        if stored is None and (workspace := cleaned.get("workspace")) is not None:
+            stored = workspace.organization_id
+        return stored
 
 
 class DollarsFormField(forms.DecimalField):

@@ -6,6 +6,7 @@ from typing import Any
 
 from django import forms
 from django.contrib import messages
+from django.contrib.admin.utils import unquote
 from django.core.exceptions import ValidationError
 from django.db.models import Q
 from django.http import HttpRequest
@@ -43,14 +44,21 @@ class RateLimitDialog(Dialog):
 
     def clean_model(self) -> str | None:
         slug: str = self.cleaned_data["model"]
-        if (
-            slug
-            and not LanguageModel.objects.of_everybody()
-            .filter(Q(slug=slug) | Q(canonical_slug=slug))
-            .exists()
-        ):
+        if slug and not self._knows(slug):
             raise ValidationError("No model has this slug.")
         return slug or None
+
+    def _knows(self, slug: str) -> bool:
+        """Returns whether requests can name a model so; a limit may outlive its own model."""
+        request: Any = self.request
+        row = request.dialog_page.get_object(request, unquote(self.object_id))
+        if row is None:
+            return True  # the action refuses it
+        owner = owner_of(row)
+        if RateLimit.objects.of(owner).filter(model=slug).exists():
+            return True
+        visible = LanguageModel.objects.visible_to(owner.organization_id)
+        return bool(visible.filter(Q(slug=slug) | Q(canonical_slug=slug)).exists())
 
 
 class CeilingDialog(RateLimitDialog):

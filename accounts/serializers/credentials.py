@@ -135,7 +135,7 @@ def check_keys(hashes: list[str] | None, organization_id: UUID) -> list[str] | N
     return hashes
 
 
-def require_models(names: list[str], organization_id: UUID | None = None) -> list[str]:
+def require_models(names: list[str], organization_id: UUID | None) -> list[str]:
     """Returns the names of models, as they are; refuses what is no public or canonical slug.
 
     Any other text matches no request, and credits would pay for what the credential is meant for.

@@ -229,22 +229,16 @@ def _unreadable(entry: dict[str, Any]) -> dict[str, bool]:
     return {"block_unreadable": True} if entry.get("block_unreadable") else {}
 
 
-def canonical_models(
-    names: Iterable[str] | None, organization_id: UUID | None = None
-) -> list[str] | None:
+def canonical_models(names: Iterable[str] | None, organization_id: UUID | None) -> list[str] | None:
     """Returns the canonical slugs of models without duplicates; refuses an unknown name.
 
-    ``author/*``, which names all models of an author, stays as it is. Own models are known too:
-    those of the organization, or all of them without one.
+    ``author/*``, which names all models of an author, stays as it is. The organization's own models
+    are known too.
     """
     if names is None:
         return None
     wanted = list(names)
-    models = (
-        LanguageModel.objects.of_everybody()
-        if organization_id is None
-        else LanguageModel.objects.visible_to(organization_id)
-    )
+    models = LanguageModel.objects.visible_to(organization_id)
     rows = models.filter(Q(slug__in=wanted) | Q(canonical_slug__in=wanted))
     found = _find_authors([name for name in wanted if name.endswith("/*")], models)
     for slug, canonical in rows.values_list("slug", "canonical_slug"):
@@ -263,21 +257,19 @@ def _find_authors(patterns: Sequence[str], models: Any) -> dict[str, str]:
     return {name: name for name in patterns if name in found}
 
 
-def known_providers(
-    names: Iterable[str] | None, organization_id: UUID | None = None
-) -> list[str] | None:
+def known_providers(names: Iterable[str] | None, organization_id: UUID | None) -> list[str] | None:
     """Returns the slugs of providers without duplicates; refuses an unknown slug.
 
-    Private providers are known too: those of the organization, or all of them without one.
+    The organization's private providers are known too.
     """
     if names is None:
         return None
     wanted = list(dict.fromkeys(names))
-    found = Provider.objects.filter(slug__in=wanted).values_list("slug", flat=True)
-    own = PrivateProvider.objects.filter(slug__in=wanted, deleted_at=None)
+    found = set(Provider.objects.filter(slug__in=wanted).values_list("slug", flat=True))
     if organization_id is not None:
-        own = own.for_organization(organization_id)
-    _refuse_unknown("provider", wanted, (*found, *own.values_list("slug", flat=True)))
+        own = PrivateProvider.objects.for_organization(organization_id).filter(slug__in=wanted)
+        found.update(own.values_list("slug", flat=True))
+    _refuse_unknown("provider", wanted, found)
     return wanted
 
 

@@ -131,6 +131,25 @@ def test_change_credential_keeps_a_model_that_left(operator: Client, tenant: Ten
     assert fingerprint() == before
 
 
+def test_a_credential_names_no_model_of_another_organization(
+    operator: Client, tenant: Tenant
+) -> None:
+    globex = factories.make_tenant("Globex").organization
+    foreign = factories.make_model("globex/support-7b", organization=globex)
+    own = factories.make_model("acme/support-7b", organization=tenant.organization)
+    refusal = {"allowed_models": ["globex/support-7b is not a model of the catalogue."]}
+    form = _byok_form(tenant, factories.make_provider(), allowed_models=foreign.slug)
+    add = listing(ByokCredential, "add")
+    assert operator.post(add, form).context["adminform"].form.errors == refusal
+    operator.post(add, {**form, "allowed_models": own.slug})
+    credential = ByokCredential.objects.get()
+    assert credential.allowed_models == [own.slug]
+    before = fingerprint()
+    form = {"sort_order": "0", "declared_zdr": "unknown", "allowed_models": foreign.slug}
+    assert operator.post(page(credential), form).context["adminform"].form.errors == refusal
+    assert fingerprint() == before
+
+
 def test_what_was_proposed_before_a_rotation_names_the_new_hash(
     operator: Client, tenant: Tenant
 ) -> None:

@@ -11,6 +11,7 @@ from django.test import Client, RequestFactory
 
 from accounts.models import Guardrail, GuardrailShadow, KeyAssignment, MemberAssignment
 from accounts.policy import Family
+from endpoints.models import PrivateProvider
 from tests.support import factories
 from tests.support.console import SUBMIT, change, fingerprint, listing, messages_of, page
 from tests.support.factories import Tenant
@@ -68,6 +69,32 @@ def test_change_guardrail_keeps_names_that_have_left(operator: Client, tenant: T
     assert guardrail.name == "Loose"
     assert guardrail.allowed_models == ["gone/model", "gone/*", "acme/falcon-2026-01-01"]
     assert guardrail.ignored_providers == ["gone"]
+
+
+def test_a_guardrail_names_nothing_of_another_organization(
+    operator: Client, tenant: Tenant
+) -> None:
+    globex = factories.make_tenant("Globex").organization
+    for organization, author in ((tenant.organization, "acme"), (globex, "globex")):
+        factories.make_model(
+            f"{author}/support", canonical_slug=f"{author}/support", organization=organization
+        )
+        PrivateProvider.objects.create_provider(
+            organization_id=organization.pk, name=f"{author} rack"
+        )
+    own = {"allowed_models": ["acme/support"], "ignored_providers": ["acme-rack"]}
+    form = _guardrail_form(workspace=str(tenant.workspace.pk), **own)
+    assert operator.post(listing(Guardrail, "add"), form).status_code == 302
+    guardrail = Guardrail.objects.get()
+    assert (guardrail.allowed_models, guardrail.ignored_providers) == tuple(own.values())
+    foreign = {"allowed_models": ["globex/support"], "ignored_providers": ["globex-rack"]}
+    before = fingerprint()
+    for answer in (
+        operator.post(listing(Guardrail, "add"), {**form, **foreign}),
+        change(operator, guardrail, _guardrail_form(**foreign)),
+    ):
+        assert set(answer.context["adminform"].form.errors) == set(foreign)
+    assert fingerprint() == before
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.test import Client
 
 from accounts.models import Organization, workspace_for
+from endpoints.models import PrivateProvider
 from tests.support import factories
 from tests.support.console import change, fingerprint, listing
 from tests.support.factories import Tenant
@@ -70,3 +71,18 @@ def test_change_organization_refuses_an_unknown_provider(operator: Client, tenan
         "ignored_providers": ["initech is not a provider of the catalogue."]
     }
     assert fingerprint() == before
+
+
+def test_preferences_name_no_provider_of_another_organization(
+    operator: Client, tenant: Tenant
+) -> None:
+    globex = factories.make_tenant("Globex").organization
+    for owner, name in ((tenant.organization, "Acme Rack"), (globex, "Globex Rack")):
+        PrivateProvider.objects.create_provider(organization_id=owner.pk, name=name)
+    answer = change(operator, tenant.organization, _preferences(ignored_providers="globex-rack"))
+    assert answer.context["adminform"].form.errors == {
+        "ignored_providers": ["globex-rack is not a provider of the catalogue."]
+    }
+    change(operator, tenant.organization, _preferences(ignored_providers="acme-rack"))
+    tenant.organization.refresh_from_db()
+    assert tenant.organization.ignored_providers == ["acme-rack"]

@@ -10,6 +10,7 @@ from django.test import Client
 
 from accounts.models import ApiKey, RateLimit
 from billing.models import Meter
+from catalog.models import LanguageModel
 from config.clocks.clock import clock
 from config.models import AuditEntry
 from endusers.models import EndUser
@@ -76,6 +77,23 @@ def test_an_operator_sets_limits_and_sees_their_use(operator: Client, row: Any) 
 def test_a_wrong_limit_changes_nothing(operator: Client, row: Any, form: dict[str, str]) -> None:
     with snapshots.unchanged():
         limit(operator, row, **form)
+
+
+def test_a_limit_names_no_model_of_another_organization(
+    operator: Client, tenant: Tenant, row: Any
+) -> None:
+    globex = factories.make_tenant("Globex").organization
+    foreign = factories.make_model("globex/support-7b", organization=globex)
+    with snapshots.unchanged():
+        answer = limit(operator, row, model=foreign.slug, requests_per_minute="5")
+    assert answer.context["form"].errors == {"model": ["No model has this slug."]}
+    own = factories.make_model("acme/support-7b", organization=tenant.organization)
+    limit(operator, row, model=own.slug, requests_per_minute="5")
+    assert RateLimit.objects.get().model == own.slug
+    # Its limit can still be taken away once the model is deleted.
+    LanguageModel.objects.of_everybody().filter(pk=own.pk).update(is_listed=False)
+    limit(operator, row, model=own.slug)
+    assert not RateLimit.objects.exists()
 
 
 def test_a_viewer_cannot_set_limits(viewer: Client, row: Any) -> None:
