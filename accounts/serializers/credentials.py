@@ -91,8 +91,8 @@ class _ByokFields(StrictSerializer):
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if attrs.get("is_fallback") and attrs.get("is_byok_only"):
             raise ValidationError({"is_fallback": ["Cannot be combined with is_byok_only."]})
-        if "key" in attrs:
-            _check_secret(self.provider_of(attrs), attrs["key"])
+        if "key" in attrs and (problem := find_problem(self.provider_of(attrs), attrs["key"])):
+            raise ValidationError({"key": [problem]})
         organization_id = self.context["organization_id"]
         members = {parse_uuid(text) for text in attrs.get("allowed_user_ids") or ()}
         people = Member.objects.for_organization(organization_id)
@@ -146,15 +146,17 @@ def require_models(names: list[str], organization_id: UUID | None) -> list[str]:
     return names
 
 
-def _check_secret(provider: PrivateProvider | Provider | None, secret: Secret) -> None:
+def find_problem(provider: PrivateProvider | Provider | None, secret: Secret) -> str | None:
+    """Returns why a provider cannot use a secret; ``None`` if it can, or is not known any more."""
     if provider is None:
-        return
+        return None
     if provider.is_keyless:
-        raise ValidationError({"key": ["The provider's servers take no key, and are sent none."]})
+        return "The provider's servers take no key, and are sent none."
     try:
         dialects.check_credential(provider.dialect, secret)
     except InvalidCredential as exc:
-        raise ValidationError({"key": [str(exc)]}) from None
+        return str(exc)
+    return None
 
 
 @extend_schema_serializer(component_name="CreateBYOKKeyRequest")

@@ -23,9 +23,7 @@ from accounts.admin.pickers import (
 )
 from accounts.hosts import HostRule
 from accounts.models import HOST_NAME, ApiKey, ByokCredential, Member, Organization
-from accounts.serializers.credentials import require_models
-from catalog import dialects
-from catalog.dialects.shared.credentials import InvalidCredential
+from accounts.serializers.credentials import find_problem, find_provider, require_models
 from catalog.models import DialectName, Provider
 from config.api.errors import Unprocessable
 from config.api.text import parse_uuid, spell_ids
@@ -37,7 +35,7 @@ from config.console.forms import RECORD, SecretFormField, part
 from config.console.unfold import Dialog, SelectWidget, display
 from config.credentials import Secret
 from endpoints import rotation
-from endpoints.models import Validation
+from endpoints.models import PrivateProvider, Validation
 from inference.reports.usage.consequences import foresee_credential
 
 _HOSTS_SHOWN: Final = 20
@@ -91,13 +89,11 @@ class ByokForm(CatalogueForm):
         """Returns the new entries of a list; stored ones may name a key that was revoked later."""
         return set(cleaned.get(name) or ()) - set(self.initial.get(name) or ())
 
-    def _check_secret(self, provider: Provider | None, secret: Secret | None) -> None:
-        if provider is None or secret is None:
-            return
-        try:
-            dialects.check_credential(provider.dialect, secret)
-        except InvalidCredential as exc:
-            self.add_error("secret", str(exc))
+    def _check_secret(
+        self, provider: PrivateProvider | Provider | None, secret: Secret | None
+    ) -> None:
+        if secret is not None and (problem := find_problem(provider, secret)) is not None:
+            self.add_error("secret", problem)
 
     def _check_members(self, organization: Organization | None, texts: set[str]) -> None:
         members = {parse_uuid(text) for text in texts}
@@ -120,8 +116,7 @@ class ByokChangeForm(ByokForm):
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()
-        provider = Provider.objects.filter(slug=self.instance.provider_slug).first()
-        self._check_secret(provider, cleaned.get("secret"))
+        self._check_secret(_provider_of(self.instance), cleaned.get("secret"))
         return cleaned
 
 
@@ -202,14 +197,13 @@ def _try_new_secret(credential: ByokCredential, form: Any) -> Any:
 
 
 def _require_usable(credential: ByokCredential, secret: Secret) -> None:
-    """Raises :class:`Unprocessable` unless the provider's dialect can use a secret."""
-    provider = Provider.objects.filter(slug=credential.provider_slug).first()
-    if provider is None:
-        return
-    try:
-        dialects.check_credential(provider.dialect, secret)
-    except InvalidCredential as exc:
-        raise Unprocessable(f"{exc} Nothing was changed.") from exc
+    """Raises :class:`Unprocessable` unless the provider can use a secret."""
+    if (problem := find_problem(_provider_of(credential), secret)) is not None:
+        raise Unprocessable(f"{problem} Nothing was changed.")
+
+
+def _provider_of(credential: ByokCredential) -> PrivateProvider | Provider | None:
+    return find_provider(credential.organization_id, credential.provider_slug)
 
 
 @admin.register(ByokCredential)
@@ -363,7 +357,7 @@ class ByokCredentialAdmin(SubjectPickers):
 
 
 def _destinations(credential: ByokCredential) -> Iterator[str]:
-    provider = Provider.objects.filter(slug=credential.provider_slug).first()
+    provider = _provider_of(credential)
     if provider is not None:
         yield from (f"{host} (of the provider)" for host in sorted(provider.own_hosts()))
         if DialectName(provider.dialect).has_url_in_credential:

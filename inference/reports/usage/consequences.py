@@ -20,6 +20,7 @@ from django.db.models import Model, Q, QuerySet, Value
 from django.db.models.fields.json import KT
 
 from accounts.models import ApiKey, ByokCredential, Guardrail, Organization, Preset
+from accounts.serializers.credentials import find_provider
 from catalog.models import LanguageModel, ModelEndpoint, Provider
 from catalog.pricing import Price
 from config.api.errors import GatewayError
@@ -172,7 +173,7 @@ def foresee_credential(credential: ByokCredential) -> list[str]:
     A generation names the credential of its last attempt once it has ended. Those that do not are
     counted apart: they run, or their worker died.
     """
-    provider = Provider.objects.filter(slug=credential.provider_slug).first()
+    provider = find_provider(credential.organization_id, credential.provider_slug)
     name = credential.provider_slug if provider is None else provider.name
     unnamed = Q(payer__isnull=True, is_byok=True, provider_name=name)
     owner = "organization"

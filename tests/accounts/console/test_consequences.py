@@ -18,7 +18,7 @@ from catalog.dialects.base import Operation
 from catalog.models import LanguageModel, ModelAlias, ModelEndpoint, Provider
 from config.credentials import Secret
 from config.secrets import digest_api_key
-from endpoints.models import PrivateEndpoint
+from endpoints.models import PrivateEndpoint, PrivateProvider
 from inference.models import Generation
 from inference.reports.usage import consequences
 from tests.support import console, factories
@@ -438,3 +438,18 @@ def test_a_credential_counts_what_it_paid_and_names_what_is_not_known(
     for each, paid in ((credential, "2 requests"), (second, "1 request")):
         spent = f"It had {paid} in the last hour, for ${paid[0]}.00."
         assert sentences(operator, console.page(each, "remove")) == [spent, unknown]
+
+
+def test_a_credential_of_an_own_provider_names_what_is_not_known(
+    operator: Client, tenant: Tenant
+) -> None:
+    own: Any = PrivateProvider.objects.create_provider(
+        organization_id=tenant.organization.pk, name="Acme Rack"
+    )
+    credential = factories.make_credential(tenant, own)
+    for _ in range(2):
+        factories.make_generation(
+            tenant, is_byok=True, provider_name="Acme Rack", attempts=paid_by(None)
+        )
+    _, unknown = sentences(operator, console.page(credential, "remove"))
+    assert unknown.startswith("2 more requests for Acme Rack do not name their credential")

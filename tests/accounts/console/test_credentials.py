@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from django.test import Client
 
@@ -11,6 +13,7 @@ from catalog.models import Provider
 from config.audit.entries import AuditEntry
 from config.changes.kinds import ChangeKind
 from config.credentials import Secret
+from endpoints.models import PrivateProvider
 from tests.support import factories
 from tests.support.console import SECRET, fingerprint, listing, messages_of, page
 from tests.support.factories import Tenant
@@ -194,6 +197,35 @@ def test_rotate_credential_replaces_the_secret(operator: Client, tenant: Tenant)
 
     rotated = ByokCredential.objects.get()
     assert (rotated.version, rotated.reveal()) == (2, Secret(f"{SECRET}-new"))
+
+
+def test_the_secret_of_an_own_provider_is_judged_by_that_provider(
+    operator: Client, tenant: Tenant
+) -> None:
+    own: Any = PrivateProvider.objects.create_provider(
+        organization_id=tenant.organization.pk, name="Acme Rack"
+    )
+    credential = factories.make_credential(tenant, own, SECRET)
+    # The catalogue got the slug later.
+    factories.make_provider("acme-rack", dialect="azure", base_url=None)
+    misspelled = '{"apikey": "sk-0123456789"}'
+    before = fingerprint()
+    refused = press(operator, credential, "rotate", secret=misspelled)
+    assert messages_of(refused) == [
+        "The credential has an unknown member; remove it. Nothing was changed."
+    ]
+    form = {"sort_order": "0", "declared_zdr": "unknown"}
+    shown = operator.post(page(credential), {**form, "secret": misspelled})
+    assert list(shown.context["adminform"].form.errors) == ["secret"]
+    assert fingerprint() == before
+    assert "<div>the host of its first use</div>" in operator.get(page(credential)).text
+    press(operator, credential, "rotate", secret=f"{SECRET}-new")
+    assert ByokCredential.objects.get().reveal() == Secret(f"{SECRET}-new")
+
+    own.edit(is_keyless=True)
+    [text] = messages_of(press(operator, credential, "rotate", secret=SECRET))
+    assert text.startswith("The provider's servers take no key")
+    assert ByokCredential.objects.get().reveal() == Secret(f"{SECRET}-new")
 
 
 def test_rotate_credential_can_revalidate_dependent_endpoints(
