@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 from uuid import UUID
@@ -138,11 +139,19 @@ def _conclude(
     try:
         transition()
     except (EndpointLimitReached, InvalidTransition, WorkspaceNotFound) as exc:
+        _read_stored(endpoint)
         raise NotActivated(exc.status, f"{exc.message} {kept}", endpoint, result) from exc
     except DatabaseError as exc:
         logger.exception("a validated endpoint was not activated")
+        _read_stored(endpoint)
         message = f"The endpoint could not be activated. {kept}"
         raise NotActivated(500, message, endpoint, result) from exc
+
+
+def _read_stored(endpoint: PrivateEndpoint) -> None:
+    """Reads again what a transition that was rolled back has changed in memory."""
+    with suppress(DatabaseError):
+        endpoint.refresh_from_db()
 
 
 def _refuse(endpoint: PrivateEndpoint, result: Validation, kept: str) -> NotActivated:

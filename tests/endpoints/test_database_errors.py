@@ -9,7 +9,7 @@ from rest_framework.test import APIClient
 
 from catalog.models import LanguageModel
 from endpoints.models import PrivateEndpoint, Validation
-from tests.support.endpoints.creating import ROUTE, assert_refused
+from tests.support.endpoints.creating import ROUTE, assert_refused, managed_view
 from tests.support.endpoints.validating import failed
 from tests.support.factories import Tenant
 
@@ -63,7 +63,9 @@ def test_an_activation_that_cannot_be_stored_keeps_the_draft(
         "message": "The endpoint could not be activated. The draft was kept.",
     }
     assert answer.json()["data"]["validation"]["passed"] is True
-    assert PrivateEndpoint.objects.get().status == "draft"
+    stored = PrivateEndpoint.objects.get()
+    assert answer.json()["data"]["endpoint"] == managed_view(stored)
+    assert stored.status == "draft"
 
 
 def test_a_deleted_endpoint_cannot_be_validated(

@@ -23,7 +23,7 @@ from tests.support import factories
 from tests.support.bulkheads.load import Load
 from tests.support.console import messages_of
 from tests.support.database import snapshots
-from tests.support.endpoints.creating import ROUTE
+from tests.support.endpoints.creating import ROUTE, managed_view
 from tests.support.endpoints.validating import failed, held, row_of
 from tests.support.factories import Tenant
 from tests.support.inference.site import Site, content_of, events_of
@@ -328,6 +328,8 @@ def test_a_change_meanwhile_is_kept_and_refuses_the_replacement(
     assert row_of(undeclared) == meanwhile
     if interference != "delete":
         assert response.json()["data"]["validation"]["passed"] is True
+        stored = managed_view(undeclared, status=meanwhile["status"])
+        assert response.json()["data"]["endpoint"] == stored
 
 
 def test_a_key_that_is_revoked_meanwhile_replaces_nothing(
