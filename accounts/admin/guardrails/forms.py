@@ -25,7 +25,7 @@ from accounts.admin.pickers import (
 )
 from accounts.models import Guardrail, Region
 from accounts.policy import Family
-from config.api.text import plain_digits
+from config.api.text import parse_uuid, plain_digits
 from config.console.unfold import (
     CheckboxesWidget,
     Dialog,
@@ -185,7 +185,7 @@ class _SubjectsDialog(Dialog):
     )
 
     def _find_guardrail(self) -> Guardrail | None:
-        return Guardrail.objects.filter(pk=self.object_id).first()
+        return Guardrail.objects.filter(pk=parse_uuid(self.object_id)).first()
 
     def _url_of(self, what: str) -> str:
         return reverse(f"admin:accounts_guardrail_{what}", args=[self.object_id])

@@ -21,7 +21,7 @@ from accounts.models import ApiKey, LimitReset
 from accounts.rotation import rotate_key
 from billing.budgets import spent_nano
 from billing.models import Meter
-from config.api.text import plain_digits
+from config.api.text import parse_uuid, plain_digits
 from config.changes.kinds import ChangeKind, FourEyes
 from config.changes.proposals import Difference
 from config.clocks.clock import clock
@@ -155,7 +155,7 @@ class LimitDialog(Dialog):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        key = ApiKey.objects.filter(pk=self.object_id).first()
+        key = ApiKey.objects.filter(pk=parse_uuid(self.object_id)).first()
         if key is not None:
             nano = key.limit_nano
             self.initial = {

@@ -27,6 +27,7 @@ from accounts.models import (
 from accounts.models.limits import MOST, patterns_of
 from accounts.patterns import compile_budgets
 from catalog.models import ModelAlias
+from config.api.text import parse_uuid
 from config.console.unfold import Dialog, TextWidget
 
 _OUTER: Final[Any] = OuterRef("pk")
@@ -70,7 +71,8 @@ class OwnLimitsDialog(Dialog):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        organization = Organization.objects.filter(pk=self.object_id).first()
+        pk: Any = parse_uuid(self.object_id)
+        organization = Organization.objects.filter(pk=pk).first()
         own = {} if organization is None else organization.own_limits or {}
         for limit in OrganizationLimit:
             self.initial[limit.value] = own.get(limit.value)

@@ -14,7 +14,16 @@ from config.audit.entries import AuditEntry
 from endpoints.models import PrivateEndpoint
 from endusers.models import EndUser
 from tests.support import factories
-from tests.support.console import SECRET, SUBMIT, fingerprint, listing, messages_of, page, report_of
+from tests.support.console import (
+    SECRET,
+    SUBMIT,
+    dialogs,
+    fingerprint,
+    listing,
+    messages_of,
+    page,
+    report_of,
+)
 from tests.support.factories import Tenant
 from tests.support.governance import make_key
 from tests.support.simulator.server import Simulator
@@ -32,16 +41,20 @@ def test_a_dialog_redirects_the_browser_with_a_header(operator: Client, tenant: 
     assert not AuditEntry.objects.exists()
 
 
-@pytest.mark.parametrize("verb", ["validate", "activate", "disable", "enable", "remove"])
-def test_action_on_a_missing_row_changes_nothing(
-    operator: Client, tenant: Tenant, verb: str
-) -> None:
-    path = reverse(f"admin:endpoints_privateendpoint_{verb}", args=["no-such-id"])
+@pytest.mark.parametrize(("label", "verb"), dialogs())
+def test_action_on_a_missing_row_changes_nothing(operator: Client, label: str, verb: str) -> None:
+    path = reverse(f"admin:{label.replace('.', '_')}_{verb}", args=["no-such-id"])
+    before = fingerprint()
 
     assert operator.get(path).status_code == 200
     response = operator.post(path, SUBMIT)
 
-    assert response.status_code == (200 if verb == "validate" else 302)
+    if response.status_code == 200:
+        # What the dialog asks for is missing.
+        assert response.context["form"].errors
+    else:
+        assert (response.status_code, response["Location"]) == (302, reverse("admin:index"))
+    assert fingerprint() == before
 
 
 @pytest.mark.parametrize("verb", ["validate", "activate", "disable", "enable", "remove"])
