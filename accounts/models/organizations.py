@@ -9,7 +9,7 @@ from typing import Any, Final
 import pgtrigger
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
-from django.db import models, transaction
+from django.db import connection, models, transaction
 from django.db.models import Q
 from django.utils.text import slugify
 
@@ -26,6 +26,7 @@ from config.models import BaseModel, ReachingModel, index_beginnings
 from config.triggers import TRANSACTION_ID, Trigger
 
 MAX_REASON: Final = 500
+_LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended('causeway_slug ' || %s, 0))"
 
 
 class OrganizationManager(models.Manager["Organization"]):
@@ -66,7 +67,10 @@ class OrganizationManager(models.Manager["Organization"]):
         return organization
 
     def _unused_slug(self, name: str) -> str:
+        """Returns a slug that stays unused until the caller's transaction ends."""
         base = slugify(name)[:40] or "organization"
+        with connection.cursor() as cursor:
+            cursor.execute(_LOCK, [base])
         return base if not self.filter(slug=base).exists() else f"{base}-{uuid.uuid4().hex[:8]}"
 
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
 from django.test import Client
 
 from accounts.models import Organization, workspace_for
@@ -19,6 +24,16 @@ def test_add_organization_creates_its_default_workspace(operator: Client) -> Non
         "Globex", "globex", 5,
     )  # fmt: skip
     assert workspace_for(organization.pk, None).name == "Default"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_organizations_of_one_name_at_once_get_slugs_of_their_own(
+    together: Callable[..., list[Any]],
+) -> None:
+    create = partial(Organization.objects.create_organization, name="Globex")
+    first, *others = sorted(made.slug for made in together(*[create] * 8))
+    assert first == "globex"
+    assert all(slug.startswith("globex-") for slug in others)
 
 
 def _preferences(**fields: str) -> dict[str, str]:
