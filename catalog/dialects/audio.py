@@ -423,7 +423,7 @@ def _measure_webm(data: Piece, tail: Piece, size: int) -> int | None:
         return None
     info = head[begin : begin + _HEADER_BYTES]
     scale, found = 1_000_000, info.find(_WEBM_SCALE)
-    if found >= 0 and (count := info[found + 3] & 0x7F) <= 8:
+    if 0 <= found < len(info) - 3 and (count := info[found + 3] & 0x7F) <= 8:
         scale = int.from_bytes(info[found + 4 : found + 4 + count], "big")
     found = info.find(_WEBM_LENGTH)
     if found < 0 or found + 11 > len(info):

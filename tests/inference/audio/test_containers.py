@@ -28,6 +28,11 @@ def mp3(frames: int, *, second: int = 0xFB, third: int = 0x90, tag: int = 0) -> 
     return head + (bytes((0xFF, second, third, 0)) + bytes(size - 4)) * frames
 
 
+def adts(frames: int, *, rate: int = 4, size: int = 371) -> bytes:
+    length = (0x80 | size >> 11, size >> 3 & 0xFF, (size & 7) << 5)
+    return (bytes((0xFF, 0xF1, 0x40 | rate << 2, *length, 0xFC)) + bytes(size - 7)) * frames
+
+
 def ogg(codec: bytes, position: int, size: int) -> bytes:
     page = b"OggS" + bytes(24) + codec
     return page + bytes(size) + b"OggS\0\4" + struct.pack("<q", position) + bytes(40)
@@ -161,6 +166,26 @@ def test_a_broken_header_leaves_the_bound(data: bytes) -> None:
     assert measure(data, "wav").bound == len(data) * 1_000 // lowest
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        wav(0.1), wav(0.1, codec=0xFFFE, tail=struct.pack("<HHIH", 22, 16, 0, 1) + bytes(14)),
+        flac(44_100), mp3(2, tag=20), adts(2, size=20), ogg(OPUS, 48_312, 30),
+        ogg(VORBIS, 22_050, 30), mp4(30), mp4(30, is_long=True),
+        webm(30, b"\x44\x89\x88" + struct.pack(">d", 1_000)),
+        webm(30, b"\x44\x89\x84" + struct.pack(">f", 1_000)),
+    ],
+)  # fmt: skip
+def test_a_file_may_end_anywhere(data: bytes) -> None:
+    for end in range(len(data) + 1):
+        found = measure(data[:end], "wav")
+        assert found == measure(memoryview(data)[:end], "wav")
+        assert found.estimate <= found.bound
+        meter = SoundMeter()
+        meter.feed(data[:end])
+        meter.measure()
+
+
 def test_a_length_that_needs_too_many_bytes_a_second_is_not_believed() -> None:
     second = flac(44_100)
     full = second + bytes(601_024 - len(second))
@@ -183,11 +208,6 @@ def test_frames_beyond_a_bound_are_not_counted() -> None:
     quiet = mp3(100_000, third=0xE0) + mp3(1_000, second=0xF3, third=0x14)
     found = measure(quiet, "wav")
     assert (found.estimate, found.bound) == (2_612_845, 2_612_245 + 24_000)
-
-
-def adts(frames: int, *, rate: int = 4, size: int = 371) -> bytes:
-    length = (0x80 | size >> 11, size >> 3 & 0xFF, (size & 7) << 5)
-    return (bytes((0xFF, 0xF1, 0x40 | rate << 2, *length, 0xFC)) + bytes(size - 7)) * frames
 
 
 @pytest.mark.parametrize("piece", [1, 7, 370, 65_536])
