@@ -16,6 +16,8 @@ from tests.support.inference.site import ASKED, CHAT, MESSAGES, RESPONSES, Site
 from tests.support.upstreams.recorded import ENDED, STARTED
 from tests.support.upstreams.recorded_responses import EVENTS as RESPONSE_EVENTS
 from tests.support.upstreams.speaking import Upstream
+from tests.support.upstreams.standing import serving_locally
+from tests.support.upstreams.tls import answering
 
 # The characters that JSON need not escape.
 WORDS: Final = "one\u0085two\u2028three\u2029fünf „six“"
@@ -82,3 +84,18 @@ def test_a_reader_of_lines_gets_the_events_of_relayed_responses(
     told = [each["delta"] for each in events if each["type"] == "response.output_text.delta"]
     assert told[0] == WORDS
     assert events[-1]["type"] == RESPONSE_EVENTS[-1]["type"]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
+def test_a_reader_of_lines_gets_the_text_of_json_of_many_lines(
+    site: Site, path: str, end: str
+) -> None:
+    choice = {"index": 0, "message": {"role": "assistant", "content": WORDS}}
+    reply = {"id": "c", "choices": [choice], "timings": {"prompt_n": 3, "predicted_n": 5}}
+    body = json.dumps(reply, indent=1).replace("\n", end).encode()
+    with serving_locally(answering(body, headers=("Content-Type: application/json",))) as server:
+        site.move(f"https://127.0.0.1:{server.port}/v1")
+        site.publish()
+        events = read_lines(site, path)
+    assert "".join(map(text_of, events)) == WORDS
