@@ -485,7 +485,12 @@ class Attempts:
         try:
             for name in ("tools", "messages"):
                 raw = call.fields.get(name)
-                if isinstance(raw, msgspec.Raw) and ODD_NAME.search(raw) and call.native is None:
+                if (
+                    isinstance(raw, msgspec.Raw)
+                    and ODD_NAME.search(raw)
+                    and call.native is None
+                    and OPERATIONS[request.operation].has_messages
+                ):
                     target = dialects.constraints_of(candidate.route.dialect, call.capabilities)
                     fields, self._names = fit_names(call.fields, target)
                     call = replace(call, fields=fields)

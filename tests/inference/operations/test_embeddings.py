@@ -46,6 +46,17 @@ def test_embeddings_have_every_field_and_cost_their_prompt(site: Site) -> None:
     assert_in_order()
 
 
+def test_tools_are_nothing_to_embeddings(site: Site) -> None:
+    site.produce("embeddings")
+    site.publish()
+    tools = [{"type": "function", "function": {"name": "a.b"}}]
+    answer = site.post({"model": site.model.slug, "input": "one", "tools": tools}, path=ROUTE)
+    assert answer.status_code == 200, answer.text
+    assert [item["index"] for item in answer.json()["data"]] == [0]
+    [sent] = site.upstream.requests
+    assert sent.body["tools"] == tools
+
+
 @pytest.mark.parametrize(
     ("change", "field"),
     [

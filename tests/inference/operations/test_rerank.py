@@ -113,6 +113,16 @@ def test_the_upstream_gets_texts_and_not_the_user(reranker: Site) -> None:
     }
 
 
+def test_tools_are_nothing_to_a_rerank(reranker: Site) -> None:
+    reranker.publish()
+    tools = [{"type": "function", "function": {"name": "a.b"}}]
+    answer = ask(reranker, tools=tools)
+    assert answer.status_code == 200, answer.text
+    assert [each["index"] for each in answer.json()["results"]] == [0, 1, 2]
+    [sent] = reranker.upstream.requests
+    assert sent.body["tools"] == tools
+
+
 @pytest.mark.parametrize(
     ("change", "field"),
     [
