@@ -556,6 +556,13 @@ def parse_error(body: Body, *, is_text_shown: bool = True) -> ProviderFailure:
     ``details`` have a reason and a wait, and some of its servers put the error into a list.
     """
     try:
+        return _read_error(body, is_text_shown=is_text_shown)
+    except RecursionError:  # lists in lists
+        return ProviderFailure(None)
+
+
+def _read_error(body: Body, *, is_text_shown: bool) -> ProviderFailure:
+    try:
         decoded = json.loads(body)
     except (ValueError, RecursionError):
         text = bytes(body[:_MAX_TEXT]).decode(errors="replace").strip() if is_text_shown else ""

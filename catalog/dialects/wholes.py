@@ -177,7 +177,7 @@ def _join_choice(whole: dict[str, Any], piece: dict[str, Any], texts: _Texts) ->
         if name in _TEXTS and isinstance(value, str):
             texts.add(part, name, value)
         elif name in _LISTS and isinstance(value, list):
-            part.setdefault(name, []).extend(value)
+            _extend(part, name, value)
         elif name == "tool_calls" and isinstance(value, list):
             _join_calls(part.setdefault(name, []), value, texts)
         elif name == "audio" and isinstance(value, dict):
@@ -188,9 +188,18 @@ def _join_choice(whole: dict[str, Any], piece: dict[str, Any], texts: _Texts) ->
         if name == "logprobs" and isinstance(value, dict) and whole.get(name):
             for kind, tokens in value.items():
                 if isinstance(tokens, list):
-                    whole[name].setdefault(kind, []).extend(tokens)
+                    _extend(whole[name], kind, tokens)
         elif value is not None or name not in whole:
             whole[name] = value
+
+
+def _extend(whole: dict[str, Any], name: str, items: list[Any]) -> None:
+    """Adds items to a list, which may have been null so far, as the tokens of a refusal are."""
+    known = whole.get(name)
+    if isinstance(known, list):
+        known.extend(items)
+    else:
+        whole[name] = items
 
 
 def _join_sound(whole: dict[str, Any], piece: dict[str, Any], texts: _Texts) -> None:

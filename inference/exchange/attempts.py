@@ -7,7 +7,7 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +27,6 @@ from catalog.dialects.base import (
     InvalidReply,
     InvalidStream,
     Operation,
-    ProviderFailure,
     Reply,
     Untranslatable,
     build_stated,
@@ -59,7 +58,7 @@ from inference.admission.budgets import AffordableCandidate
 from inference.admission.copies.organizations import record_first_use
 from inference.admission.decide import Admission
 from inference.exchange import failures
-from inference.exchange.failures import PAUSING_HEADERS, read_pause
+from inference.exchange.failures import FAILURES, PAUSING_HEADERS, blame_answer, read_pause
 from inference.exchange.metadata import routing_metadata
 from inference.exchange.rendering import ANSWERS
 from inference.exchange.tap import Watcher
@@ -94,17 +93,6 @@ _BUILDING_COPIES: Final = 2
 _FILE_OPERATIONS: Final = (Operation.SPEECH, Operation.TRANSCRIPTION)
 # How often the candidates are selected again between two attempts, while changes go on.
 _REPLANS: Final = 4
-
-# The errors by which an attempt fails; any other exception is a bug or a cancellation.
-FAILURES: Final = (
-    GatewayError,
-    InvalidReply,
-    InvalidStream,
-    ProviderFailure,
-    TimeoutError,
-    Untranslatable,
-    egress.EgressError,
-)
 
 
 @dataclass(slots=True)
@@ -367,12 +355,9 @@ class Attempts:
     async def _read_reply(self, dialect: Dialect, response: OutboundResponse) -> Reply:
         body = self._answer = await self._workload.read_answer(response)
         try:
-            reply = await self._workload.run(
-                len(body), _parse_reply, dialect, self.candidate, self._request, body
+            return await self._workload.run(
+                len(body), _parse_reply, dialect, self.candidate, self._request, self._names, body
             )
-            if self._names:
-                reply.fields["choices"] = restore_names(reply.fields["choices"], self._names)
-            return reply
         except BaseException:
             self._workload.forget_answer(body)
             raise
@@ -400,7 +385,7 @@ class Attempts:
                         break
                     response.idle_timeout = tighten(settings.UPSTREAM_IDLE_TIMEOUT, limits.idle)
                     return Stream(reader, chunks)
-            if (chunks := reader.parser.finish()) and not chunks[0].is_done:
+            if (chunks := reader.finish()) and not chunks[0].is_done:
                 return Stream(reader, chunks)
             raise InvalidStream("The stream has no events.")
 
@@ -417,7 +402,7 @@ class Attempts:
             body = self._answer or await self._workload.read_answer(self.response)
             dialect = _dialect_of(self.candidate, self._request)
             return await self._workload.run(
-                len(body), _parse_reply, dialect, self.candidate, self._request, body
+                len(body), _parse_reply, dialect, self.candidate, self._request, self._names, body
             )
         except (TooManyRequests, Unavailable):
             raise egress.TooLarge from None
@@ -442,7 +427,7 @@ class Attempts:
                 if chunk.is_done:
                     return
         if limit > 0:
-            for chunk in reader.parser.finish():
+            for chunk in reader.finish():
                 yield chunk
 
     def _open_reader(self, response: OutboundResponse) -> ChunkReader:
@@ -656,37 +641,53 @@ def _name_kind(error: GatewayError) -> dict[str, str]:
 
 
 def _parse_reply(
-    dialect: Dialect, candidate: Candidate, request: InferenceRequest, body: Body
+    dialect: Dialect,
+    candidate: Candidate,
+    request: InferenceRequest,
+    names: Mapping[str, str],
+    body: Body,
 ) -> Reply:
-    """Parses a whole reply with at most as many choices as were asked for."""
+    """Parses a whole reply with at most as many choices as were asked for.
+
+    ``names`` are the functions' own, by those that the target got. Raises :class:`InvalidReply`,
+    whatever is wrong, or :class:`ProviderFailure`.
+    """
     choices = request.choices
-    if len(body) > LARGE_BYTES:
-        check_answer(body, choices)
-    if body[:1] != b"{" and OPERATIONS[request.operation].is_written and is_stream(body):
-        parser = dialect.stream_parser(request.operation, choices)
-        reply = join_stream(parser, body, _native_format(candidate, request))
-    else:
-        reply = dialect.parse_reply(request.operation, body)
-    if reply.choices > choices:
-        raise InvalidReply(f"It has {reply.choices} choices; {choices} were asked for.")
-    reply.size = len(body)
-    if (complete := ROWS[request.operation].complete) is not None:
-        # A provider's options may ask for another form of the answer.
-        complete({**request.fields, **(candidate.options or {})}, reply)
-    return reply
+    try:
+        if len(body) > LARGE_BYTES:
+            check_answer(body, choices)
+        if body[:1] != b"{" and OPERATIONS[request.operation].is_written and is_stream(body):
+            parser = dialect.stream_parser(request.operation, choices)
+            reply = join_stream(parser, body, _native_format(candidate, request))
+        else:
+            reply = dialect.parse_reply(request.operation, body)
+        if reply.choices > choices:
+            raise InvalidReply(f"It has {reply.choices} choices; {choices} were asked for.")
+        reply.size = len(body)
+        if (complete := ROWS[request.operation].complete) is not None:
+            # A provider's options may ask for another form of the answer.
+            complete({**request.fields, **(candidate.options or {})}, reply)
+        if names:
+            reply.fields["choices"] = restore_names(reply.fields["choices"], names)
+        return reply
+    except Exception as exc:
+        raise blame_answer(exc, InvalidReply) from None
 
 
 def _split_reply(candidate: Candidate, request: InferenceRequest, reply: Reply) -> list[Chunk]:
     """Returns the chunks of a whole answer to a streamed request.
 
-    Raises :class:`InvalidStream` where the operation has no such chunks.
+    Raises :class:`InvalidStream`, also where the operation has no such chunks.
     """
     split = ANSWERS[request.operation].split
-    if OPERATIONS[request.operation].is_written:
-        return split_reply(reply, _native_format(candidate, request))
-    if split is None:
-        raise InvalidStream("The answer to a streamed request is not a stream.")
-    return split(reply)
+    try:
+        if OPERATIONS[request.operation].is_written:
+            return split_reply(reply, _native_format(candidate, request))
+        if split is None:
+            raise InvalidStream("The answer to a streamed request is not a stream.")
+        return split(reply)
+    except Exception as exc:
+        raise blame_answer(exc, InvalidStream) from None
 
 
 async def _bind_credential(use: FirstUse) -> None:

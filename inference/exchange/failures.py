@@ -29,7 +29,9 @@ fixed text, and neither the provider's message nor its code or status.
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
+import traceback
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Final
@@ -75,6 +77,20 @@ from inference.requests.parsing import InferenceRequest
 from inference.requests.problems import Failure
 from inference.routing.routes import Candidate
 
+logger = logging.getLogger(__name__)
+
+# The errors by which an attempt fails; any other exception is a bug or a cancellation.
+FAILURES: Final = (
+    GatewayError,
+    InvalidReply,
+    InvalidStream,
+    ProviderFailure,
+    TimeoutError,
+    Untranslatable,
+    egress.EgressError,
+)
+# The last frames of a traceback that are logged: a recursion has hundreds.
+_FRAMES: Final = 20
 # A duration of hours, minutes, seconds and milliseconds, or a plain number of seconds.
 _DURATION: Final = re.compile(
     r"(?:([0-9]{1,4})h)?(?:([0-9]{1,6})m(?!s))?(?:([0-9]{1,9}(?:\.[0-9]{1,9})?)s)?(?:([0-9]{1,9})ms)?"
@@ -229,6 +245,22 @@ def describe_failure(error: BaseException) -> Failure:
     if not isinstance(error, GatewayError):
         error = GatewayError()
     return Failure(error.status, error.message, error.metadata.get("provider_name"))
+
+
+def blame_answer(exc: Exception, kind: type[InvalidReply | InvalidStream]) -> Exception:
+    """Returns the failure for an error in what reads an answer: itself if it is one of those.
+
+    Any other error is a bug that the answer has met. It is logged without its text, which may
+    repeat the answer, and the next candidate is tried as after any other invalid answer.
+    """
+    if isinstance(exc, FAILURES):
+        return exc
+    logger.error(
+        "an upstream's answer could not be read (%s)\n%s",
+        type(exc).__name__,
+        "".join(traceback.format_tb(exc.__traceback__, -_FRAMES)),
+    )
+    return kind("It could not be read.")
 
 
 def translate(

@@ -19,10 +19,10 @@ from msgspec.structs import replace
 
 from accounts.bearers import OrganizationSuspended
 from billing.rate_limits import Rate, RateLimited, RateRule
-from catalog.dialects.base import InvalidStream, ProviderFailure, Reply
+from catalog.dialects.base import InvalidReply, InvalidStream, ProviderFailure, Reply
 from catalog.dialects.shared.raw import Piece
 from catalog.operations import OPERATIONS
-from config.api.errors import GatewayError, Unauthenticated, UpstreamError
+from config.api.errors import GatewayError, Unauthenticated
 from config.clocks.clock import clock
 from config.egress.client import EgressClient
 from config.egress.errors import TooLarge
@@ -35,8 +35,13 @@ from inference.admission.copies.presets import PresetReader
 from inference.admission.decide import Admission, AdmissionRequest, judge_repeat, keep_less
 from inference.admission.recognition import RecognizedKey, Recognizer
 from inference.admission.replan import replan
-from inference.exchange.attempts import FAILURES, Attempts, Stream
-from inference.exchange.failures import UnconvertedAnswer, describe_failure
+from inference.exchange.attempts import Attempts, Stream
+from inference.exchange.failures import (
+    FAILURES,
+    UnconvertedAnswer,
+    blame_answer,
+    describe_failure,
+)
 from inference.exchange.rendering import BytesRenderer, NativeRenderer, Renderer, read_reported_cost
 from inference.exchange.tally import NO_BILL, Bill, Cost, Ending, Tally
 from inference.exchange.tap import Deliver, Rewrite, Watcher
@@ -397,17 +402,18 @@ class Exchange:
         try:
             reply = await self.attempts.first_success(self.attempts.fetch_reply)
             renderer, metadata = self._renderer(), self.attempts.metadata()
-            pieces = await self._workload.run(
-                reply.size, _render_reply, renderer, reply, metadata, rewrite, copies=copies
-            )
+            try:
+                pieces = await self._workload.run(
+                    reply.size, _render_reply, renderer, reply, metadata, rewrite, copies=copies
+                )
+            except Exception as exc:
+                # The caller's interface may be unable to express the answer.
+                raise self.attempts.explain(blame_answer(exc, InvalidReply)) from None
             if copies:
                 self.attempts.forget_answer()
             return pieces
         except BaseException as exc:
             error = exc
-            if isinstance(exc, UpstreamError):
-                # The caller's interface may be unable to express the answer.
-                self.attempts.explain(exc)
             await self._drain(exc)
             raise
         finally:
@@ -490,7 +496,12 @@ class Exchange:
         reader, chunks = stream.reader, stream.first_chunks
         fault: Exception | None = None
         while True:
-            events = await self._workload.run(reader.event_bytes, renderer.render_chunks, chunks)
+            try:
+                events = await self._workload.run(
+                    reader.event_bytes, renderer.render_chunks, chunks
+                )
+            except Exception as exc:
+                raise blame_answer(exc, InvalidStream) from None
             if fault is None and chunks and chunks[-1].is_done:
                 break
             if events:
@@ -505,11 +516,11 @@ class Exchange:
             try:
                 read = await reader.read()
             except (InvalidStream, ProviderFailure) as exc:
-                chunks, fault = reader.parser.pending, exc
+                chunks, fault = reader.pending, exc
                 continue
             if read is not None:
                 chunks = read
-            elif not (chunks := reader.parser.finish()):
+            elif not (chunks := reader.finish()):
                 raise InvalidStream("The stream ended without its end mark.")
         tokens = 0 if self._tally.usage is None else self._tally.count().usage.completion
         self.attempts.report_end(tokens, is_unmarked=chunks[-1].is_unmarked)

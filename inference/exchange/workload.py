@@ -6,16 +6,18 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from prometheus_client import Counter
 
-from catalog.dialects.base import Body, Chunk, StreamParser
+from catalog.dialects.base import Body, Chunk, InvalidStream, StreamParser
 from config.egress.client import OutboundResponse
 from config.live_settings import settings
 from config.server.bulkheads import Occupancy
 from config.server.load.large_work import LARGE_BYTES, LargeWork
+from inference.exchange.failures import blame_answer
 
 logger = logging.getLogger(__name__)
 
@@ -174,7 +176,7 @@ class Workload:
 
 
 class ChunkReader:
-    """Reads one stream; ``response`` and ``parser`` are its parts.
+    """Reads one stream of a response; any error of its parser is a failure of the stream.
 
     ``step_bytes`` is the number of bytes that the last step parsed, and ``event_bytes`` the size of
     the events that these bytes completed or continued.
@@ -183,10 +185,10 @@ class ChunkReader:
     __slots__ = (
         "_has_chunks",
         "_large_step",
+        "_parser",
         "_unread",
         "_workload",
         "event_bytes",
-        "parser",
         "response",
         "step_bytes",
     )
@@ -195,7 +197,7 @@ class ChunkReader:
         self, response: OutboundResponse, parser: StreamParser, workload: Workload
     ) -> None:
         self.response = response
-        self.parser = parser
+        self._parser = parser
         self.event_bytes = self.step_bytes = 0
         self._workload = workload
         self._unread = b""
@@ -227,20 +229,40 @@ class ChunkReader:
             # An event that the bytes so far did not end is parsed with these.
             self.event_bytes = len(piece) + (0 if self._has_chunks else self.event_bytes)
             if self.event_bytes <= LARGE_BYTES:
-                self._has_chunks = bool(chunks := self.parser.feed(piece))
+                try:
+                    chunks = self._parser.feed(piece)
+                except Exception as exc:
+                    raise blame_answer(exc, InvalidStream) from None
+                self._has_chunks = bool(chunks)
                 loop_time.count(owner, began, received)
                 return chunks
             self._large_step = asyncio.ensure_future(
-                self._workload.run(self.event_bytes, self.parser.feed, piece)
+                self._workload.run(self.event_bytes, self._parser.feed, piece)
             )
         # The thread goes on if this call is cancelled, so a further call waits for the same step.
         try:
             chunks = await asyncio.shield(self._large_step)
+        except Exception as exc:
+            raise blame_answer(exc, InvalidStream) from None
         finally:
             if self._large_step.done():
                 self._large_step = None
         self._has_chunks = bool(chunks)
         return chunks
+
+    @property
+    def pending(self) -> list[Chunk]:
+        """Returns the chunks before the fault that :meth:`read` has raised."""
+        with suppress(Exception):  # what renames them has met the same fault
+            return self._parser.pending
+        return []
+
+    def finish(self) -> list[Chunk]:
+        """Returns the chunks that the end of the body completes; see :class:`StreamParser`."""
+        try:
+            return self._parser.finish()
+        except Exception as exc:
+            raise blame_answer(exc, InvalidStream) from None
 
     def _take_piece(self) -> bytes:
         """Returns the next bytes, which end at the end of an event if there is one among them."""

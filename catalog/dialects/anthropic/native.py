@@ -326,8 +326,9 @@ def split_message(reply: Reply) -> list[Chunk]:
         begun, kind = dict(block), {"input": "input_json"}.get(member or "", member)
         deltas = []
         if member is not None:
-            value = begun[member]
-            begun[member] = {} if member == "input" else ""
+            # Some servers leave out what is empty, such as a thought that is not shown.
+            empty: Any = {} if member == "input" else ""
+            value, begun[member] = begun.get(member, empty), empty
             name = _PIECES if member == "input" else member
             text = _encode(value).decode() if member == "input" else value
             deltas.append({"type": f"{kind}_delta", name: text})

@@ -261,13 +261,14 @@ def split_calls(chunk: Chunk) -> list[Chunk]:
     if not isinstance(choices, list) or len(choices) != 1:
         return [chunk]
     [choice] = choices
-    calls = choice.get("delta", {}).get("tool_calls") or ()
+    delta = choice.get("delta")
+    # It is raw in a completion of text, which has no calls.
+    calls = (isinstance(delta, dict) and delta.get("tool_calls")) or ()
     if not 1 < len(calls) <= _MOST_SPLIT:
         return [chunk]
     fields = {**chunk.fields}
     usage = fields.pop("usage", None)
     ends = {name: choice.pop(name) for name in _ENDS if name in choice}
-    delta = choice["delta"]
     chunks = []
     for call in calls:
         piece = {**choice, "delta": {**delta, "tool_calls": [call]}, "finish_reason": None}

@@ -11,15 +11,25 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import requests
 
+from config.credentials import Secret
 from inference.models import Generation
+from tests.support import factories
 from tests.support.bodies.lines import dial, post_bytes
 from tests.support.bodies.samples import make_wav
-from tests.support.inference.site import MESSAGES, Site, content_of, error_of, events_of
+from tests.support.inference.site import (
+    CHAT,
+    MESSAGES,
+    OPERATOR_SECRET,
+    Site,
+    content_of,
+    error_of,
+    events_of,
+)
 from tests.support.ledger import assert_in_order
 from tests.support.upstreams.tls import Script, answering, sending, serving, trusted_context
 
@@ -59,7 +69,10 @@ def whole(usage: dict[str, Any], **fields: Any) -> Script:
     """Returns a script that answers every request with one choice and this usage."""
     message = {"role": "assistant", "content": "Hi"}
     choice = {"index": 0, "message": message, "finish_reason": "stop", **fields}
-    body = json.dumps({"id": "a", "choices": [choice], "usage": usage}).encode()
+    return in_json(json.dumps({"id": "a", "choices": [choice], "usage": usage}).encode())
+
+
+def in_json(body: bytes) -> Script:
     return answering(body, headers=("Content-Type: application/json",))
 
 
@@ -381,6 +394,122 @@ def test_excluded_reasoning_removes_thinking_parts_of_the_content(
         upstream(whole(COUNTS, message=message))
         [choice] = site.chat(**HIDING[0]).json()["choices"]
         assert choice["message"]["content"] == relayed
+
+
+# A number that no decoder takes, where one that decodes all of an answer meets it first.
+SAID_WORDS = "the words of the answer"
+BEYOND = (
+    '{"id":"a","choices":[{"index":0,"%s":{"role":"assistant","content":"'
+    + SAID_WORDS
+    + '"},"finish_reason":"stop","x":1e999%s}]}'
+)
+BAD_EVENT = (BEYOND % ("delta", "")).encode()
+BAD_ANSWER = (BEYOND % ("message", "")).encode()
+BAD_CALL = (
+    b'{"type":"message","role":"assistant","stop_reason":"tool_use","content":[{"type":"tool_use",'
+    b'"id":"a","name":"f","input":{"x":1e999}}]}'
+)
+STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+# A name that is too long for the server, so that the names in its answer are restored.
+ODD: dict[str, Any] = {"tools": [{"type": "function", "function": {"name": "look_up" * 10}}]}
+UNREAD = "The upstream provider's answer is not valid: It could not be read."
+
+
+class Unreadable(NamedTuple):
+    script: Script
+    stream: bool
+    path: str = CHAT
+    dialect: str = "openai"
+
+
+UNREADABLE = {
+    "an answer": Unreadable(in_json(BAD_ANSWER), stream=False),
+    "events to a plain request": Unreadable(streamed(BAD_EVENT), stream=False),
+    "an event": Unreadable(streamed(BAD_EVENT), stream=True),
+    "a large event": Unreadable(
+        streamed((BEYOND % ("delta", ',"y":"' + "y" * 100_000 + '"')).encode()), stream=True
+    ),
+    "an event without its end": Unreadable(
+        answering(b"data: " + BAD_EVENT, headers=("Content-Type: text/event-stream",)), stream=True
+    ),
+    "JSON to a streamed request": Unreadable(in_json(BAD_ANSWER), stream=True),
+    "JSON that cannot be split": Unreadable(
+        in_json(BAD_CALL), stream=True, path=MESSAGES, dialect="anthropic"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(UNREADABLE))
+def test_an_answer_that_cannot_be_read_is_a_failed_attempt(
+    site: Site, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    row = UNREADABLE[name]
+    asked: dict[str, Any] = {"stream": row.stream, **(ODD if row.path == CHAT else {})}
+    with serving(row.script, trusted_context()) as server:
+        faulty = factories.make_provider(
+            "faulty",
+            dialect=row.dialect,
+            base_url=f"https://127.0.0.1:{server.port}/v1",
+            secret=Secret(OPERATOR_SECRET),
+        )
+        site.publish("m", provider=faulty)
+        assert error_of(site.ask(row.path, **asked), 502)["message"] == UNREAD
+        generation = site.settled()
+        assert (generation.status, generation.cost_nano) == ("failed", 0)
+        site.publish()
+        order = {"provider": {"order": ["faulty", "acme"]}}
+        assert site.ask(row.path, **asked, **order).status_code == 200
+    site.wait_for_settlement()
+    served = Generation.objects.get(status="completed")
+    assert [each.get("kind") for each in served.attempts] == ["protocol", None]
+    logged = [each for each in caplog.records if each.name == "inference.exchange.failures"]
+    assert [each.levelname for each in logged] == ["ERROR"] * 2
+    for each in logged:
+        assert "(ValidationError)" in each.getMessage()
+        assert 'File "' in each.getMessage()
+    for text in (SAID_WORDS, "out of range"):
+        assert text not in caplog.text
+    assert_in_order()
+
+
+THOUGHTS = b'{"id":"a","choices":[{"index":0,"delta":{"reasoning_details":[1e999]}}]}'
+
+
+@pytest.mark.parametrize(("asked", "bad"), [(ODD, BAD_EVENT), (HIDING[0], THOUGHTS)])
+def test_a_stream_that_cannot_be_read_further_ends_in_an_error(
+    site: Site, upstream: Serve, asked: dict[str, Any], bad: bytes
+) -> None:
+    has_read = threading.Event()
+
+    def script(line: socket.socket, head: bytes, body: bytes) -> bool:
+        good = json.dumps(event({"content": "Hi"})).encode()
+        line.sendall(STREAM_HEAD + b"data: %b\n\n" % good)
+        has_read.wait(60)
+        line.sendall(b"data: %b\n\n" % bad)
+        return False
+
+    upstream(script)
+    with site.post(site.chat_body(stream=True, **asked), stream=True) as answer:
+        assert answer.status_code == 200, answer.text
+        pieces = answer.iter_content(None)
+        received = next(pieces)
+        has_read.set()
+        received += b"".join(pieces)
+    *events, last = events_of(received.decode())
+    assert content_of(events) == "Hi"
+    assert (last["error"]["code"], last["error"]["message"]) == (502, UNREAD)
+    row = site.settled()
+    assert (row.status, row.is_estimated, row.attempts[0]["kind"]) == ("failed", True, "protocol")
+    assert_in_order()
+
+
+def test_a_whole_answer_that_cannot_be_rendered_is_free(site: Site, upstream: Serve) -> None:
+    message = b'{"role":"assistant","content":"Hi","reasoning_details":[1e999]}'
+    upstream(in_json(b'{"id":"a","choices":[{"index":0,"message":%b}]}' % message))
+    assert error_of(site.chat(**HIDING[0]), 502)["message"] == UNREAD
+    row = site.settled()
+    assert (row.status, row.cost_nano) == ("failed", 0)
+    assert_in_order()
 
 
 def test_a_caller_that_stops_reading_is_disconnected_at_the_deadline(

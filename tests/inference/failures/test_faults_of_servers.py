@@ -270,6 +270,8 @@ def test_words_of_the_caller_that_an_error_repeats_decide_nothing(
         ({"errors": [{"message": "Three is wrong."}]}, "Three is wrong."),
         (b"The temperature is too high.", "The temperature is too high."),
         (b"<html><h1>Bad</h1></html>", "The upstream provider refused the request."),
+        (b'{"error":{"message":' + b"[" * 600 + b"]" * 600 + b"}}",
+         "The upstream provider refused the request."),
     ],
 )  # fmt: skip
 def test_an_error_of_any_shape_is_the_message(

@@ -15,7 +15,7 @@ from catalog.dialects.anthropic.native import NO_BLOCK, NO_START
 from catalog.dialects.base import InvalidStream, Operation, StreamParser
 from catalog.dialects.openai import responses
 from catalog.dialects.shared import replies
-from catalog.dialects.wholes import join_stream
+from catalog.dialects.wholes import join_stream, split_reply
 from catalog.models import LanguageModel
 from config.credentials import Secret
 from tests.support import factories
@@ -435,6 +435,10 @@ ROWS = {
         data(BEGUN, *TEXT_BLOCK, TURN_END), GREETED, dialect="anthropic"),
     "anthropic: JSON to a streamed request": Row(
         WHOLE_MESSAGE, GREETED, kind="application/json", dialect="anthropic"),
+    "anthropic: JSON without an empty text to a streamed request": Row(
+        json.dumps({**MESSAGE, "content": [block("text"), block("text", text="Hi there")],
+                    "usage": {"input_tokens": 30, "output_tokens": 4}}).encode(), GREETED,
+        kind="application/json", dialect="anthropic"),
     "anthropic: events to a plain request": Row(
         data(BEGUN, *TEXT_BLOCK, TURN_END, MESSAGE_STOP), GREETED, stream=False,
         dialect="anthropic"),
@@ -649,6 +653,19 @@ def test_what_is_repaired_of_anthropics_format_is_noted(name: str) -> None:
         parser = dialect.stream_parser(Operation.CHAT)
         parser.feed(events)
         assert parser.notes == notes
+
+
+def test_a_block_that_lacks_what_is_empty_is_split() -> None:
+    own = dialects.get_native("anthropic", UNDESCRIBED)
+    assert own is not None
+    thought = block("thinking", signature="c2ln")
+    body = json.dumps({**MESSAGE, "content": [thought, block("text", text="Hi")]}).encode()
+    chunks = split_reply(own.parse_reply(Operation.CHAT, body), NativeFormat.ANTHROPIC)
+    events = [json.loads(each.data.partition(b"data: ")[2]) for each in chunks if each.data]
+    begun = [each["content_block"] for each in events if each["type"] == "content_block_start"]
+    assert begun == [block("thinking", thinking=""), block("text", text="")]
+    deltas = [each["delta"] for each in events if each["type"] == "content_block_delta"]
+    assert deltas[1] == block("signature_delta", signature="c2ln")
 
 
 @pytest.mark.parametrize(

@@ -279,8 +279,12 @@ def test_clean_returns_one_line_without_control_characters() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"<p>Bad</p>", b"[]", b"{a", b"\xff", b"[" * 100_000, b"1" * 5000, b"5", b"true"]
-)
+    "body",
+    [
+        b"", b"<p>Bad</p>", b"[]", b"{a", b"\xff", b"[" * 100_000, b"1" * 5000, b"5", b"true",
+        b'{"error":{"message":' + b"[" * 600 + b"]" * 600 + b"}}",
+    ],
+)  # fmt: skip
 def test_parse_error_returns_no_message_for_a_body_that_is_not_an_object(body: bytes) -> None:
     failure = parse_error(body)
     assert (failure.message, failure.code) == (None, None)
@@ -663,6 +667,31 @@ def test_the_thoughts_of_a_joined_stream_are_whole_by_each_name(name: str) -> No
     read = join_stream(openai.stream_parser(Operation.CHAT), b"".join([*pieces, end, DONE]), None)
     message = read.fields["choices"][0]["message"]
     assert (message[name], message["reasoning"], message["content"]) == ("Hm, so", "Hm, so", "Hi")
+
+
+def test_the_lists_of_a_joined_stream_may_begin_as_null() -> None:
+    """The tokens of a refusal are null while the model writes a content."""
+    tokens, detail = [{"token": "Hi"}], {"type": "reasoning.text", "text": "Hm"}
+    choices: list[dict[str, Any]] = [
+        {"delta": {"content": "Hi"}, "logprobs": {"content": tokens, "refusal": None}},
+        {"delta": {"reasoning_details": detail}, "logprobs": {"content": None, "refusal": tokens}},
+        {"delta": {"reasoning_details": [detail]}, "logprobs": {"refusal": tokens},
+         "finish_reason": "stop"},
+    ]  # fmt: skip
+    events = b"".join(event(choices=[{"index": 0, **each}]) for each in choices)
+    read = join_stream(openai.stream_parser(Operation.CHAT), events + DONE, None)
+    [choice] = read.fields["choices"]
+    assert choice["logprobs"] == {"content": tokens, "refusal": tokens * 2}
+    assert choice["message"]["reasoning_details"] == [detail]
+
+
+def test_a_completion_of_text_may_have_deltas_too() -> None:
+    choices = [{"delta": {}}, {"delta": {}, "text": "H"}, {"text": "i", "finish_reason": "stop"}]
+    events = [event(choices=[{"index": 0, **each}]) for each in choices]
+    chunks = openai.stream_parser(Operation.TEXT).feed(b"".join([*events, DONE]))
+    assert sum(chunk.output_bytes for chunk in chunks) == 2
+    read = openai.parse_reply(Operation.TEXT, reply(choices=choices[1:2]))
+    assert sum(chunk.output_bytes for chunk in split_reply(read, None)) == 1
 
 
 def test_the_sound_of_a_joined_stream_is_whole() -> None:
