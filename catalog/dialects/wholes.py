@@ -170,7 +170,7 @@ def _join_choice(whole: dict[str, Any], piece: dict[str, Any], texts: _Texts) ->
     if isinstance(delta, dict):
         part = whole.setdefault("message", {"role": "assistant", "content": None})
     else:
-        delta, piece = {"text": piece.pop("text", None)}, piece
+        delta = {name: piece.pop(name) for name in (*_TEXTS, *_LISTS) if name in piece}
     for name, value in delta.items():
         if value is None:
             continue

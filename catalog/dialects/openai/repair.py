@@ -15,7 +15,7 @@ import msgspec
 
 from catalog.dialects.base import InvalidReply, decode_object
 from catalog.dialects.openai.members import build_details, name_finish_reason, read_finish_reason
-from catalog.dialects.shared.raw import first_byte, is_empty, is_null
+from catalog.dialects.shared.raw import decode_members, first_byte, is_empty, is_null
 from catalog.dialects.shared.reasoning import REASONING_NAMES
 from catalog.dialects.shared.replies import LATE_ARGUMENTS, choose_call_id
 
@@ -25,6 +25,7 @@ CONTENT_REPAIRED: Final = "The content is a list of parts; it became text and re
 DELTA_MISSING: Final = "An event has a choice without a delta; it got an empty one."
 MESSAGE_REPEATED: Final = "A whole message came after its pieces; its texts were left out."
 ROLE_REPAIRED: Final = "A role is empty; it was repaired."
+TEXT_MOVED: Final = "The text stands where the other kind of completions has it; it was moved."
 
 _EMPTY_TEXT: Final = msgspec.Raw(b'""')
 # The members that a whole message repeats after the deltas of its choice.
@@ -156,7 +157,7 @@ class Repairs:
             if not self._is_text:
                 self._repair_delta(choice, state, notes)
             elif is_null(choice.get("text", msgspec.Raw())):
-                choice["text"] = ""
+                self._repair_text(choice, notes)
         return choices
 
     def close(self) -> list[dict[str, Any]]:
@@ -167,12 +168,35 @@ class Repairs:
             if state.begun and not state.is_finished
         ]
 
+    def _repair_text(self, choice: dict[str, Any], notes: set[str]) -> None:
+        """Gives a text completion its text, which some servers write in the words of chat.
+
+        What chat has beside it, such as thoughts, joins the choice.
+        """
+        choice["text"] = ""
+        for name in ("delta", "message"):
+            part = decode_members(choice.pop(name, None)) or {}
+            if part and name == "message" and choice["index"] in self._said:
+                notes.add(MESSAGE_REPEATED)
+                continue
+            _repair_texts(part, notes)
+            content = part.pop("content", None)
+            if _is_said("content", content):
+                self._said.add(choice["index"])
+                choice["text"] = content
+                notes.add(TEXT_MOVED)
+            for member, value in part.items():
+                if member != "role":
+                    choice.setdefault(member, value)
+
     def _repair_delta(self, choice: dict[str, Any], state: _ChoiceState, notes: set[str]) -> None:
         given: Any = choice.get("delta")
         is_whole, has_said = first_byte(given) != b"{", choice["index"] in self._said
         if is_whole:
             given = choice.pop("message", None)
-            notes.add(DELTA_MISSING)
+            if first_byte(given) != b"{" and first_byte(choice.get("text")) == b'"':
+                given, is_whole = msgspec.Raw(b'{"content":%b}' % bytes(choice.pop("text"))), False
+            notes.add(DELTA_MISSING if is_whole else TEXT_MOVED)
         delta: dict[str, Any] = _decode_members(given) if first_byte(given) == b"{" else {}
         if delta and is_whole and has_said:
             # Some servers repeat the whole message at the end of its choice.

@@ -20,6 +20,7 @@ from catalog.dialects.base import (
     ProviderFailure,
     parse_error,
 )
+from catalog.dialects.openai.repair import TEXT_MOVED
 from catalog.dialects.wholes import join_stream, split_reply
 from catalog.pricing import Usage
 from config.credentials import Secret
@@ -570,6 +571,38 @@ def test_a_whole_message_of_another_choice_is_its_output() -> None:
         read = join_stream(openai.stream_parser(Operation.CHAT, choices=2), data, None)
         texts = [choice["message"]["content"] for choice in read.fields["choices"]]
         assert (texts, read.output_bytes) == (["Hello", "Ja"], 7)
+
+
+@pytest.mark.parametrize(
+    ("operation", "given", "whole", "size"),
+    [
+        (
+            Operation.TEXT,
+            [{"delta": ROLE}, {"delta": {"content": None, "reasoning": "Hm"}}]
+            + [{"delta": {"content": "Hel"}}, {"text": "l"}, {"delta": {"content": "o"}}],
+            {"text": "Hello", "reasoning": "Hm"},
+            7,
+        ),
+        (Operation.TEXT, [{"text": None}], HELLO, 5),
+        (Operation.TEXT, [{"delta": each} for each in PARTS[:4]] + [{"text": "o"}], HELLO, None),
+        (Operation.CHAT, [{"text": "Hel"}, {"delta": {"content": "l"}}, {"text": "o"}], HELLO, 5),
+    ],
+)
+def test_a_streamed_text_in_the_words_of_the_other_kind_of_completions_is_read(
+    operation: Operation, given: list[dict[str, Any]], whole: dict[str, Any], size: int | None
+) -> None:
+    events = [event(choices=[{"index": 0, **each}]) for each in given]
+    data = b"".join([*events, ended(HELLO), DONE])
+    read = join_stream(openai.stream_parser(operation), data, None)
+    [choice] = read.fields["choices"]
+    if operation is Operation.TEXT:
+        assert "delta" not in choice
+        assert "message" not in choice
+        choice["message"] = {"content": choice["text"], **choice}
+    assert {name: choice["message"][name] for name in whole} == whole
+    assert choice["finish_reason"] == "stop"
+    assert size in (None, read.output_bytes)
+    assert TEXT_MOVED in read.notes
 
 
 def test_a_role_is_never_empty() -> None:
