@@ -9,7 +9,8 @@ from typing import Any, Final
 import msgspec
 
 from catalog.dialects.base import InvalidReply, InvalidStream
-from catalog.dialects.shared.replies import GEMINI_FORMAT, UNSIGNED_FORMAT
+from catalog.dialects.shared.raw import is_empty
+from catalog.dialects.shared.replies import GEMINI_FORMAT, UNSIGNED_FORMAT, build_citation
 from catalog.dialects.shared.sse import EventDecoder, EventTooLarge
 from config.api.errors import UpstreamError
 
@@ -155,6 +156,12 @@ class ChatError(msgspec.Struct):
 
 
 class ChatReply(msgspec.Struct):
+    """A whole reply, or an event of a stream.
+
+    ``citations`` and ``search_results`` are the sources that Perplexity and xAI name beside the
+    choices.
+    """
+
     id: str = ""
     created: int = 0
     model: str = ""
@@ -164,6 +171,13 @@ class ChatReply(msgspec.Struct):
     error: ChatError | None = None
     service_tier: Any = None
     openrouter_metadata: msgspec.Raw = msgspec.Raw()
+    citations: msgspec.Raw = msgspec.Raw()
+    search_results: msgspec.Raw = msgspec.Raw()
+
+    @property
+    def has_sources(self) -> bool:
+        """Whether sources stand beside the choices."""
+        return not (is_empty(self.citations) and is_empty(self.search_results))
 
 
 _decode_chat = msgspec.json.Decoder(ChatReply).decode
@@ -171,6 +185,8 @@ _decode_text = msgspec.json.Decoder(str).decode
 _encode = msgspec.json.Encoder().encode
 # The gateway renders the events of chat itself; no dialect accepts events of nearly this size.
 _EVENT_BYTES: Final = 67_108_864
+# Answers have few sources; more would cost the event loop too much.
+_MOST_SOURCES: Final = 1_000
 
 
 def read_reply(body: bytes) -> tuple[ChatReply, ReplyChoice]:
@@ -185,16 +201,43 @@ def read_reply(body: bytes) -> tuple[ChatReply, ReplyChoice]:
     choice = next((each for each in reply.choices if each.index == 0), ReplyChoice())
     if choice.finish_reason == "error":
         raise describe_failure(choice)
+    message = choice.message
+    if message is not None and reply.has_sources and not message.citations:
+        message.annotations = _read_sources(reply)
     return reply, choice
 
 
-class ReplyEvents:
-    """Decodes the events of one stream of chat."""
+def _read_sources(reply: ChatReply) -> list[dict[str, Any]]:
+    """Returns the sources beside the choices as annotations of chat; they name no place."""
+    pages = [each for each in _read_list(reply.search_results) if isinstance(each, dict)]
+    titles = {url: page.get("title") for page in pages if isinstance(url := page.get("url"), str)}
+    cited = [url for url in _read_list(reply.citations) if isinstance(url, str)] or [*titles]
+    return [build_citation(url, titles.get(url), 0, 0, None) for url in cited[:_MOST_SOURCES]]
 
-    __slots__ = ("_decoder",)
+
+def _read_list(raw: msgspec.Raw) -> list[Any]:
+    """Decodes a list; anything else is an empty one."""
+    try:
+        found = msgspec.json.decode(raw) if raw else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return []
+    return found if isinstance(found, list) else []
+
+
+class ReplyEvents:
+    """Decodes the events of one stream of chat.
+
+    The event with the usage gets the sources that stand beside the choices, unless the reader has
+    set ``is_annotated``, because a choice names some.
+    """
+
+    __slots__ = ("_decoder", "_sourced", "is_annotated")
 
     def __init__(self) -> None:
         self._decoder = EventDecoder(limit=_EVENT_BYTES)
+        self.is_annotated = False
+        # The last event with sources beside its choices.
+        self._sourced: ChatReply | None = None
 
     def feed(self, data: bytes, read: Callable[[ChatReply | None], None]) -> None:
         """Calls ``read`` with each event that these bytes complete, with ``None`` for the end mark.
@@ -203,7 +246,16 @@ class ReplyEvents:
         """
         try:
             for event in self._decoder.feed(data):
-                read(None if event == b"[DONE]" else _decode_chat(event))
+                if event == b"[DONE]":
+                    read(None)
+                    continue
+                reply = _decode_chat(event)
+                if (reply.citations or reply.search_results) and reply.has_sources:
+                    self._sourced = reply
+                if self._sourced and reply.usage and not self.is_annotated:
+                    told = ChatMessage(annotations=_read_sources(self._sourced))
+                    reply.choices.append(ReplyChoice(delta=told))
+                read(reply)
         except EventTooLarge:
             raise InvalidStream("An event of the stream is too large.") from None
         except (msgspec.DecodeError, RecursionError):

@@ -268,6 +268,7 @@ class MessageEvents:
         for text in delta.texts:
             self._blocks.add_text(text)
         for source in delta.citations:
+            self._decoder.is_annotated = True
             self._blocks.add_citation(render_citation(source))
         for call in delta.tool_calls or ():
             self._blocks.add_call(call, call.index or 0)

@@ -348,6 +348,7 @@ class ResponseEvents:
             self._hold(len(delta.refusal))
             self._open_message().add_refusal(delta.refusal)
         for annotation in read_annotations(delta.annotations):
+            self._decoder.is_annotated = True
             self._hold(_measure(annotation))
             self._open_message().annotate(annotation)
         for image in delta.images if isinstance(delta.images, list) else ():

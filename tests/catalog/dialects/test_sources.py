@@ -8,8 +8,10 @@ from typing import Any, Final
 import pytest
 
 from inference.requests.messages.reply import render_reply
+from inference.requests.responses.reply import render_reply as render_response
 from tests.support.dialects.reading import deltas_of, parse, parser_of, read
-from tests.support.inference.messages import turned
+from tests.support.inference.messages import ended, event, raw, turned
+from tests.support.inference.responses import events_of, translated, translator
 from tests.support.inference.transcripts import feed_of
 from tests.support.upstreams.recorded import CITED, EVENTS, MESSAGE
 
@@ -178,3 +180,45 @@ def test_streamed_annotations_become_citations() -> None:
         {"type": "citations_delta", "citation": CITATION},
     ]
     assert CITED["type"] == CITATION["type"]
+
+
+A, B = "https://a.example", "https://b.example"
+OWN: Final = {"annotations": [cite("https://own.example", "Own", 0, 2)]}
+PAGES: Final = [{"url": A, "title": "A", "date": "2026-01-01"}, {"title": "C"}, 5]
+
+
+@pytest.mark.parametrize(
+    ("beside", "delta", "found"),
+    [
+        ({"citations": [A, 5, B], "search_results": PAGES}, {}, [(A, "A"), (B, "")]),
+        ({"citations": [A]}, {}, [(A, "")]),
+        ({"search_results": PAGES}, {}, [(A, "A")]),
+        ({"citations": [A]}, OWN, [("https://own.example", "Own")]),
+        ({"citations": [A] * 2_000}, {}, [(A, "")] * 1_000),
+        ({"citations": None, "search_results": 5}, {}, []),
+    ],
+)
+@pytest.mark.parametrize("is_late", [False, True])
+def test_sources_beside_the_choices_reach_every_interface(
+    beside: dict[str, Any], delta: dict[str, Any], found: list[tuple[str, str]], is_late: bool
+) -> None:
+    """Perplexity names them in each event, and xAI in the last one."""
+    choice = {"index": 0, "finish_reason": "stop", "message": {"content": "Hi", **delta}}
+    whole = json.dumps({"choices": [choice], **beside}).encode()
+    said: dict[str, Any] = {"choices": [{"index": 0, "delta": {"content": "Hi"}}]}
+    nothing: dict[str, Any] = {"citations": []}
+    places = (nothing, beside) if is_late else (beside, nothing)
+    chat = [raw({**said, **places[0]}), event(delta), ended(**places[1])]
+    [block] = json.loads(render_reply(whole))["content"]
+    given = [each.get("delta", {}) for each in turned(*chat)]
+    for citations in (
+        block.get("citations", []),
+        [each["citation"] for each in given if each.get("type") == "citations_delta"],
+    ):
+        assert [(each["url"], each["title"]) for each in citations] == found
+    asks = translated()
+    made = json.loads(render_response(whole, asks.echo, asks.tools))
+    last = events_of(b"".join(map(translator().feed, chat)))[-1]["response"]
+    for response in (made, last):
+        [part] = response["output"][0]["content"]
+        assert [(each["url"], each["title"]) for each in part["annotations"]] == found
