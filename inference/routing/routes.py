@@ -41,6 +41,8 @@ from inference.routing.pacing import Pace
 LIFETIME: Final = "cache_control.ttl"
 # The fields that say how long a model may think.
 _THOUGHTS: Final = EFFORTS | {"thinking_budget"}
+# Messages may say it, too.
+_TOLD: Final = _THOUGHTS | {"messages"}
 # Regions that name no place. The region that a credential declares replaces them.
 _UNPLACED_REGIONS: Final = (None, "global")
 _PLACED_REGIONS: Final = ("europe", "us")
@@ -344,7 +346,7 @@ class Candidate:
         if not _THOUGHTS.isdisjoint(self.options or ()) or self.native_of(request) is not None:
             return None
         fields = request.fields
-        told = {name: fields[name] for name in _THOUGHTS & fields.keys()}
+        told = {name: fields[name] for name in _TOLD & fields.keys()}
         for name in EFFORTS & told.keys():
             if not self.is_told(request, name):
                 del told[name]

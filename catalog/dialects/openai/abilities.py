@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Set
 from typing import Any, Final, get_args
 
@@ -9,7 +10,7 @@ import msgspec
 
 from catalog.abilities import BUDGETS, Abilities, Effort, Reasoning
 from catalog.dialects.base import Untranslatable, read_count
-from catalog.dialects.shared.raw import decode_list, first_byte, read_text
+from catalog.dialects.shared.raw import decode_list, decode_members, first_byte, read_text
 
 # The efforts from the least thinking to the most.
 _EFFORTS: Final[tuple[str, ...]] = get_args(Effort)
@@ -19,6 +20,9 @@ _SYSTEM: Final = frozenset(("system", "developer"))
 _LEAD: Final = "\n\n"
 # The fields that say how many tokens a thought may have.
 _NUMBERS: Final = frozenset(("thinking_budget", "reasoning"))
+# What of a conversation changes the thinking that its request asks for.
+UPDATE: Final = "configuration_update"
+_UPDATED: Final = re.compile(rb'"configuration_update"')
 # No thought is longer, as no answer is.
 _MOST_THOUGHT: Final = 100_000_000
 _encode = msgspec.json.Encoder().encode
@@ -66,6 +70,27 @@ def decode_wish(reasoning: Any) -> Wish | None:
     except (msgspec.DecodeError, RecursionError):
         raise Untranslatable("The reasoning of the request has an unexpected shape.") from None
     return options
+
+
+def settle_effort(fields: dict[str, Any]) -> bool:
+    """Gives a request the last effort that its messages set; returns whether they set one.
+
+    The messages lose it, because servers of this format do not know the member.
+    """
+    given = fields.get("messages", b"")
+    # They are decoded already where names of functions were fitted.
+    raw = given if isinstance(given, bytes | msgspec.Raw) else _encode(given)
+    if not _UPDATED.search(raw):
+        return False
+    messages = decode_list(msgspec.Raw(raw)) or []
+    updates = [decode_members(each.pop(UPDATE)) or {} for each in messages if UPDATE in each]
+    options = [decode_members(update.get("reasoning")) or {} for update in updates]
+    efforts = [effort for each in options if (effort := read_text(each.get("effort")))]
+    fields["messages"] = messages
+    if efforts:
+        fields.pop("reasoning", None)
+        fields["reasoning_effort"] = msgspec.Raw(_encode(efforts[-1]))
+    return bool(efforts)
 
 
 def has_word(wish: Wish, stated: Reasoning, listed: Set[str] | None) -> bool:
@@ -118,6 +143,8 @@ def find_budget(
     sent = {name: fields[name] for name in _NUMBERS & fields.keys()}
     if stated.switch is not None or listed is not None:
         sent.pop("reasoning", None)
+        fields = settled = {**fields}
+        settle_effort(settled)
     try:
         if stated.switch is not None:
             write_switch(sent, read_wish(fields), stated)

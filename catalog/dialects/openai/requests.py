@@ -11,9 +11,11 @@ import msgspec
 from catalog.abilities import UNSTATED
 from catalog.dialects.base import Call, Operation, decode_object
 from catalog.dialects.openai.abilities import (
+    UPDATE,
     choose_effort,
     decode_wish,
     read_wish,
+    settle_effort,
     shape_messages,
     write_switch,
 )
@@ -90,15 +92,11 @@ def build_request(
     if call.most_searches and listed is not None and WEB_SEARCH_OPTIONS in listed:
         fields = write_options(fields)
     fields["model"] = call.model
+    left_out: frozenset[str] = frozenset()
+    if listed is not None or call.abilities.reasoning.switch is not None:
+        left_out = _set_effort(fields, call)
     if call.abilities is not UNSTATED:
         shape_messages(fields, call.abilities)
-    if call.abilities.reasoning.switch is not None:
-        wish = read_wish(fields)
-        for name in ("reasoning", "include_reasoning", "reasoning_effort"):
-            fields.pop(name, None)
-        write_switch(fields, wish, call.abilities.reasoning)
-    elif listed is not None:
-        _set_effort(fields, accepts_effort="reasoning_effort" in listed)
     if call.stream or call.operation in _STREAMED:
         # Some servers stream unless they are told not to.
         fields["stream"] = call.stream
@@ -109,13 +107,12 @@ def build_request(
     if not TIDIED.isdisjoint(fields):
         tidy_fields(fields)
     body, *rest = pieces = _write_pieces(fields)
-    left_out: frozenset[str] = frozenset()
     marked = _ANSWERED if call.capabilities.has_short_call_ids else _MARKED
     if any(marked.search(piece) for piece in pieces):
         whole = b"".join(pieces)
         body, rest = _adapt_body(call, fields, whole, has_signatures=has_signatures), []
         if listed is not None and _CACHE_MARK not in listed and b'"cache_control"' in whole:
-            left_out = frozenset((_CACHE_MARK,))
+            left_out |= {_CACHE_MARK}
     return OutboundRequest(
         method="POST",
         url=url,
@@ -192,18 +189,29 @@ def _write_body(fields: dict[str, Any]) -> bytes:
     return b"".join(_write_pieces(fields))
 
 
-def _set_effort(fields: dict[str, Any], *, accepts_effort: bool) -> None:
-    """Replaces the reasoning options with ``reasoning_effort`` if the endpoint accepts it.
+def _set_effort(fields: dict[str, Any], call: Call) -> frozenset[str]:
+    """Writes the reasoning options as the endpoint's switch, or as ``reasoning_effort``.
 
-    Drops them for other endpoints. The gateway itself hides the reasoning from callers that exclude
-    it.
+    Drops them where it accepts neither; returns the names of the lost that no field of the request
+    has. The gateway itself hides the reasoning from callers that exclude it.
     """
-    reasoning = fields.pop("reasoning", None)
-    fields.pop("include_reasoning", None)
-    if not accepts_effort:
-        fields.pop("reasoning_effort", None)
-    elif (wish := decode_wish(reasoning)) is not None and (effort := choose_effort(wish)):
-        fields["reasoning_effort"] = effort
+    stated = call.abilities.reasoning
+    has_word = "reasoning_effort" in (call.supported_parameters or ())
+    is_updated = settle_effort(fields)
+    if stated.switch is not None:
+        asked = read_wish(fields)
+        for name in ("reasoning", "include_reasoning", "reasoning_effort"):
+            fields.pop(name, None)
+        write_switch(fields, asked, stated)
+        has_word = stated.switch != "none"
+    else:
+        reasoning = fields.pop("reasoning", None)
+        fields.pop("include_reasoning", None)
+        if not has_word:
+            fields.pop("reasoning_effort", None)
+        elif (wish := decode_wish(reasoning)) is not None and (effort := choose_effort(wish)):
+            fields["reasoning_effort"] = effort
+    return frozenset((UPDATE,)) if is_updated and not has_word else frozenset()
 
 
 def _add_include_usage(options: Any) -> Any:

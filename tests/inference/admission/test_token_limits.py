@@ -263,6 +263,7 @@ def test_a_thought_beside_the_limit_is_held_and_believed(
 NUMBER: Final = {"reasoning": {"max_tokens": 300}}
 PLAIN: Final = {"thinking_budget": 300}
 HIGH: Final = {"reasoning": {"effort": "high"}}
+RAISED: Final = {"messages": [{"role": "system", "content": "x", "configuration_update": HIGH}]}
 LISTS: Final = frozenset(("max_tokens", "reasoning"))
 
 
@@ -288,6 +289,9 @@ def sent(request: InferenceRequest, served: Candidate) -> dict[str, Any]:
         # The switch takes the place of the caller's own field, if it says a number.
         ("thinking_budget", {"thinking_budget": 1, **HIGH}, 16_384),
         ("thinking_budget", {"thinking_budget": 1, "reasoning_effort": "low"}, 4_096),
+        # The last update of the messages counts.
+        ("thinking_budget", {"reasoning_effort": "low", **RAISED}, 16_384),
+        ("thinking_budget", {**NUMBER, **RAISED}, 16_384),
         ("thinking_budget", {"thinking_budget": 1, "reasoning": {"effort": "max"}}, 1),
         ("thinking_budget", {"reasoning": {"effort": "max"}}, None),
         # Some servers take this for a thought of any length.

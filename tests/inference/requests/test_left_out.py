@@ -228,6 +228,26 @@ def test_marks_in_the_words_of_openai_are_named(dialect: str, names: list[str]) 
     assert send(dialect, UNDESCRIBED, fields).left_out == names
 
 
+@pytest.mark.parametrize(
+    ("listed", "efforts", "names"),
+    [
+        (None, [], []),
+        (frozenset(("tools",)), [], ["configuration_update"]),
+        (frozenset(("reasoning", "reasoning_effort")), ["low"], []),
+    ],
+)
+@pytest.mark.parametrize("dialect", ["openai", "azure", "vertex"])
+def test_an_update_of_the_effort_is_sent_or_named(
+    dialect: str, listed: frozenset[str] | None, efforts: list[str], names: list[str]
+) -> None:
+    lists = dict.fromkeys(("supported_parameters", "listed_parameters"), listed)
+    sent = send(dialect, UNDESCRIBED, {"messages": UPDATED}, **lists)
+    assert [value for name, value in sent.body.items() if "effort" in name] == efforts
+    plain = [{"role": each["role"], "content": each["content"]} for each in UPDATED]
+    assert sent.body["messages"] == (UPDATED if listed is None else plain)
+    assert sent.left_out == names
+
+
 SHOWN: Final = "data:image/png;base64,iVBORw0KGgo="
 WATCHED: Final = {
     "type": "video_url",

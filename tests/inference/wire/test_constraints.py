@@ -523,6 +523,31 @@ def test_thinking_is_switched_by_the_endpoints_own_member(
 
 
 @pytest.mark.parametrize(
+    ("switch", "sent"),
+    [
+        ("reasoning_effort", {"reasoning_effort": "low"}),
+        ("enable_thinking", {"enable_thinking": True}),
+        ("thinking_budget", {"thinking_budget": 4096}),
+        ("none", {}),
+    ],
+)
+@pytest.mark.parametrize(
+    "asked", [{}, HIGH, OFF, {"reasoning": {"max_tokens": 99}}, {"reasoning_effort": "high"}]
+)
+def test_the_last_update_of_a_conversation_is_switched(
+    switch: str, sent: dict[str, Any], asked: dict[str, Any]
+) -> None:
+    lead: dict[str, Any] = {"role": "developer", "content": "Go on."}
+    updates = [
+        {**lead, "configuration_update": each}
+        for each in ({"reasoning": {"effort": "high"}}, {"reasoning": {"effort": "low"}}, None)
+    ]
+    abilities = {"reasoning": {"switch": switch}, "roles": {"developer": False}}
+    plain = body_of("openai", abilities=abilities, messages=[lead] * 3)
+    assert body_of("openai", abilities=abilities, messages=updates, **asked) == {**plain, **sent}
+
+
+@pytest.mark.parametrize(
     "stated", [{"switch": "none"}, {"switch": "reasoning_effort", "efforts": ["low"]}]
 )
 def test_thinking_that_cannot_be_turned_off_is_not_promised(stated: dict[str, Any]) -> None:
