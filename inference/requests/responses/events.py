@@ -282,8 +282,8 @@ class ResponseEvents:
     """Converts the events of one chat stream to those of a response."""
 
     __slots__ = (
-        "_calls", "_choice", "_decoder", "_echo", "_envelope", "_has_ended", "_held", "_incomplete",
-        "_last_call", "_log", "_names", "_open", "_tools",
+        "_calls", "_choice", "_decoder", "_early", "_echo", "_envelope", "_has_ended", "_held",
+        "_incomplete", "_last_call", "_log", "_names", "_open", "_tools",
     )  # fmt: skip
 
     def __init__(self, echo: Mapping[str, Any], tools: Mapping[str, CallerTool]) -> None:
@@ -300,6 +300,8 @@ class ResponseEvents:
         self._last_call: GrowingCall | None = None
         self._incomplete: list[GrowingCall] = []
         self._choice = ReplyChoice()
+        # The probabilities of tokens that begin an answer without a text, if one follows directly.
+        self._early: list[dict[str, Any]] = []
         self._held = 0
         self._has_ended = False
 
@@ -340,10 +342,8 @@ class ResponseEvents:
         delta = choice.delta or ChatMessage()
         for detail in delta.details:
             self._add_reasoning(detail)
-        if delta.text:
-            logprobs = read_logprobs(choice.logprobs)
-            self._hold(len(delta.text) + sum(map(_measure, logprobs)))
-            self._open_message().add_text(delta.text, logprobs)
+        if delta.text or choice.logprobs is not None:
+            self._add_text(delta, read_logprobs(choice.logprobs))
         if isinstance(delta.refusal, str) and delta.refusal:
             self._hold(len(delta.refusal))
             self._open_message().add_refusal(delta.refusal)
@@ -357,6 +357,18 @@ class ResponseEvents:
             self._add_call(call, call.index or 0)
         if choice.finish_reason:
             self._choice = choice
+
+    def _add_text(self, delta: ChatMessage, logprobs: list[dict[str, Any]]) -> None:
+        """Adds a text; that of a token which is a part of a character is empty."""
+        if not delta.text and (delta.tool_calls or not isinstance(delta.content, str)):
+            return
+        self._hold(len(delta.text) + sum(map(_measure, logprobs)))
+        if delta.text or (logprobs and isinstance(self._open, GrowingMessage)):
+            logprobs = [*self._early, *logprobs]
+            self._open_message().add_text(delta.text, logprobs)
+            self._early = []
+        elif self._open is None and not self._calls:
+            self._early += logprobs
 
     def _add_reasoning(self, detail: ReplyReasoning) -> None:
         texts = (detail.text, detail.summary, detail.data, detail.signature)
@@ -411,6 +423,7 @@ class ResponseEvents:
         return growing
 
     def _close_open(self, status: str = "completed") -> None:
+        self._early = []
         if self._open is not None:
             self._open.close(status)
             self._open = None

@@ -70,6 +70,39 @@ def test_a_text_has_all_events_in_order() -> None:
     assert (final(events)["status"], final(events)["usage"]) == ("completed", COUNTED)
 
 
+def token(text: str) -> dict[str, Any]:
+    return {"token": text, "logprob": -0.1, "bytes": [1], "top_logprobs": []}
+
+
+def test_a_token_that_is_half_of_a_character_has_its_probability() -> None:
+    half, other, word = map(token, ("half", "other", "word"))
+    thought = {"reasoning": "Hm", "content": ""}
+    call = {"index": 0, "id": "c1", "function": {"name": "f", "arguments": "{}"}}
+    deltas: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({"content": ""}, half),
+        ({"content": "é"}, other),
+        ({"content": ""}, half),
+        ({"content": None}, word),
+        ({"content": "a"}, word),
+        # What is no text has none here.
+        (thought, word),
+        ({"content": ""}, word),
+        ({"content": "", "tool_calls": [call]}, word),
+    ]
+    chat = [event(delta, logprobs={"content": [each]}) for delta, each in deltas]
+    events = streamed(*chat, ended("tool_calls"))
+    told = [each for each in events if each["type"] == "response.output_text.delta"]
+    assert [(each["delta"], each["logprobs"]) for each in told] == [
+        ("é", [half, other]),
+        ("", [half]),
+        ("a", [word]),
+    ]
+    [part] = final(events)["output"][0]["content"]
+    assert (part["text"], part["logprobs"]) == ("éa", [half, other, half, word])
+    events = streamed(chat[0], event(thought), event({"content": "a"}), ended())
+    assert final(events)["output"][1]["content"][0]["logprobs"] == []
+
+
 def test_the_stream_ends_with_its_mark() -> None:
     data = translator().feed(event({"content": "a"}) + ended())
     assert data.endswith(b"\n\n" + DONE)
