@@ -44,6 +44,8 @@ _HOLDERS: Final = ("input", "tools", "content", "output")
 _EFFORTS: Final = frozenset(("reasoning", "reasoning_effort"))
 # The words for thinking that OpenAI's interface lacks.
 _WISHES: Final = frozenset(("enabled", "max_tokens"))
+# The members of parts that are URLs, and what may be asked of the picture or the video there.
+_URLS: Final = {"image_url": "detail", "video_url": "processing"}
 _encode = msgspec.json.Encoder().encode
 
 
@@ -196,11 +198,15 @@ def _name_calls(calls: list[dict[str, Any]], ids: CallIds) -> None:
 
 
 def _unwrap_parts(item: dict[str, Any]) -> None:
-    """Writes URLs that stand in an object, as in chat, as texts."""
+    """Writes URLs that stand in an object, as in chat, as texts, and what is asked of them."""
     for member in ("content", "output"):
         parts = decode_list(item[member]) if first_byte(item.get(member)) == b"[" else None
         for part in parts or ():
-            for name in ("image_url", "video_url"):
+            for name, wish in _URLS.items():
                 wrapped = decode_members(part.get(name))
-                if wrapped is not None and "url" in wrapped:
-                    part[name], item[member] = wrapped["url"], parts
+                if wrapped is None or "url" not in wrapped:
+                    continue
+                part[name], item[member] = wrapped["url"], parts
+                asked = wrapped.get(wish, msgspec.Raw())
+                if not is_empty(asked) and is_empty(part.get(wish, msgspec.Raw())):
+                    part[wish] = asked

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from catalog.dialects.base import decode_object
+from catalog.dialects.shared.messages import omit_none
 from catalog.dialects.shared.raw import write_arguments
 from config.api.errors import InvalidRequest
 from inference.requests.limits import BOUNDS, MAX_PARTS
@@ -56,6 +57,7 @@ class ItemPart(msgspec.Struct):
     filename: str | None = None
     input_audio: _Raws | None = None
     video_url: Any = None
+    processing: Any = None
     prompt_cache_breakpoint: _Raws | None = None
     cache_control: _Raws | None = None
 
@@ -404,7 +406,9 @@ def _convert_part(part: ItemPart, place: str) -> dict[str, Any]:
             converted = {"type": "input_audio", "input_audio": part.input_audio}
         case "input_video":
             url = _read_url(part.video_url, f"{place}.video_url")
-            converted = {"type": "video_url", "video_url": {"url": url}}
+            processing = part.processing or _read_beside(part.video_url, "processing")
+            video = omit_none(url=url, processing=processing)
+            converted = {"type": "video_url", "video_url": video}
         case kind:
             text = f"This service does not know a part of the type {kind[:64]!r}."
             raise field_error(f"{place}.type", text)
@@ -417,8 +421,9 @@ def _convert_image(part: ItemPart, place: str) -> dict[str, Any]:
     if part.image_url is None and part.file_id:
         raise field_error(f"{place}.file_id", _STORED)
     url = _read_url(part.image_url, f"{place}.image_url")
-    detail = {} if part.detail in (None, "auto") else {"detail": part.detail}
-    return {"type": "image_url", "image_url": {"url": url, **detail}}
+    detail = part.detail or _read_beside(part.image_url, "detail")
+    image = omit_none(url=url, detail=None if detail == "auto" else detail)
+    return {"type": "image_url", "image_url": image}
 
 
 def _convert_file(part: ItemPart, place: str) -> dict[str, Any]:
@@ -440,6 +445,11 @@ def _read_url(given: Any, place: str) -> str:
     if not isinstance(given, str) or not given:
         raise field_error(place, "Expected a URL, or a data: URL.")
     return given
+
+
+def _read_beside(given: Any, name: str) -> Any:
+    """Returns a member that stands beside a URL where a caller wraps it as chat does."""
+    return given.get(name) if isinstance(given, dict) else None
 
 
 def _cache_control(part: ItemPart) -> dict[str, Any] | None:

@@ -267,8 +267,9 @@ def items(*given: Row, **fields: Any) -> Row:
     return {"content": [{"role": "user", "content": "Hi"}, *given], "tools": [FUNCTION], **fields}
 
 
-def shown(url: Any) -> Row:
-    return {"content": [{"role": "user", "content": [{"type": "input_image", "image_url": url}]}]}
+def shown(url: Any, **asked: Any) -> Row:
+    part = {"type": "input_image", "image_url": url, **asked}
+    return {"content": [{"role": "user", "content": [part]}]}
 
 
 def attached(data: str) -> Row:
@@ -336,6 +337,10 @@ OPENAI_ROWS: Final[dict[str, tuple[Row, Row]]] = {
     "no type": (shown(f"data:;base64,{PNG}"), shown(f"data:image/png;base64,{PNG}")),
     "a URL in the words of chat": (
         shown({"url": f"data:image/png;base64,{PNG}"}), shown(f"data:image/png;base64,{PNG}")
+    ),
+    "a detail in the words of chat": (
+        shown({"url": f"data:image/png;base64,{PNG}", "detail": "low"}),
+        shown(f"data:image/png;base64,{PNG}", detail="low"),
     ),
     "an alias of PDF": (
         attached(f"data:application/x-pdf;base64,{PDF}"),

@@ -80,6 +80,9 @@ def test_an_answer_comes_back_as_one_text(item: Any) -> None:
     assert messages_of(item) == [{"role": "assistant", "content": "No."}]
 
 
+STATIC: Final = {"processing": "static"}
+
+
 def test_parts_of_every_kind_are_converted() -> None:
     data = "data:image/png;base64,aGk="
     parts = [
@@ -91,6 +94,9 @@ def test_parts_of_every_kind_are_converted() -> None:
         {"type": "input_file", "file_url": "https://x.example/b.pdf"},
         {"type": "input_audio", "input_audio": {"data": "aGk=", "format": "mp3"}},
         {"type": "input_video", "video_url": "https://x.example/c.mp4"},
+        {"type": "input_video", "video_url": "https://x.example/c.mp4", **STATIC},
+        {"type": "input_video", "video_url": {"url": "https://x.example/c.mp4", **STATIC}},
+        {"type": "input_image", "image_url": {"url": data, "detail": "high"}},
     ]
     assert messages_of({"role": "user", "content": parts})[0]["content"] == [
         {"type": "text", "text": "What?", "cache_control": {"type": "ephemeral"}},
@@ -104,6 +110,9 @@ def test_parts_of_every_kind_are_converted() -> None:
         {"type": "file", "file": {"filename": "document", "file_data": "https://x.example/b.pdf"}},
         {"type": "input_audio", "input_audio": {"data": "aGk=", "format": "mp3"}},
         {"type": "video_url", "video_url": {"url": "https://x.example/c.mp4"}},
+        {"type": "video_url", "video_url": {"url": "https://x.example/c.mp4", **STATIC}},
+        {"type": "video_url", "video_url": {"url": "https://x.example/c.mp4", **STATIC}},
+        {"type": "image_url", "image_url": {"url": data, "detail": "high"}},
     ]
 
 
