@@ -25,7 +25,7 @@ from catalog.dialects.base import (
     parse_error,
     read_count,
 )
-from catalog.dialects.gemini.grounding import find_queries, read_grounding
+from catalog.dialects.gemini.grounding import Recitations, find_queries, read_grounding
 from catalog.dialects.shared import constraints, messages, replies
 from catalog.dialects.shared.messages import Chat, Media, ReasoningBlock, Text, ToolCall, ToolResult
 from catalog.dialects.shared.raw import first_byte, is_null, write_arguments
@@ -103,6 +103,7 @@ class _Content(CamelStruct):
 class _Candidate(CamelStruct):
     content: _Content | None = None
     grounding_metadata: Any = None
+    citation_metadata: Any = None
     finish_reason: str | None = None
     index: int = 0
 
@@ -401,8 +402,8 @@ class _CandidateReader:
     """
 
     __slots__ = (
-        "_count", "_grounding", "_ids", "_length", "_notes", "_prefix", "_queries", "_sound_id",
-        "_texts",
+        "_count", "_grounding", "_ids", "_length", "_notes", "_prefix", "_queries", "_recited",
+        "_sound_id", "_texts",
     )  # fmt: skip
 
     def __init__(self, response_id: str | None, index: int, notes: set[str]) -> None:
@@ -415,6 +416,7 @@ class _CandidateReader:
         self._texts: list[str] = []
         self._length = 0
         self._grounding: Any = None
+        self._recited: Recitations | None = None
         # It grows in place: a stream may name a query in each of its events.
         self._queries: set[str] = set()
 
@@ -454,12 +456,23 @@ class _CandidateReader:
             self._grounding = candidate.grounding_metadata
             if len(self._queries) < MOST_SEARCHES:
                 self._queries |= find_queries(candidate.grounding_metadata)
-        if candidate.finish_reason is not None and self._grounding is not None:
+        if candidate.citation_metadata:
+            self._recited = self._recited or Recitations()
+            self._recited.add(candidate.citation_metadata)
+        if candidate.finish_reason is not None:
             # Once, at the end: every event may repeat them.
-            if self._length <= _MOST_CITED_TEXT:
-                output.annotations += read_grounding(self._grounding, self._texts)
-            self._grounding = None
+            self._cite(output)
         return output
+
+    def _cite(self, output: Output) -> None:
+        """Adds the sources of the text so far, if it was kept."""
+        grounding, self._grounding = self._grounding, None
+        if self._length > _MOST_CITED_TEXT:
+            return
+        if grounding is not None:
+            output.annotations += read_grounding(grounding, self._texts)
+        if self._recited is not None:
+            output.annotations += self._recited.read(self._texts)
 
     def finish(self, reason: str) -> Finish:
         finish = Finish(FINISHES.get(reason, "stop"), reason)

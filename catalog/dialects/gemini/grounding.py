@@ -2,7 +2,7 @@
 
 https://ai.google.dev/gemini-api/docs/google-search describes them: ``groundingChunks`` are pages,
 and ``groundingSupports`` say which part of the text which pages support. ``webSearchQueries`` are
-the searches by which Google bills.
+the searches by which Google bills. What a model recites has its sources in ``citationMetadata``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from catalog.dialects.shared.replies import build_citation
 
 # Answers have few sources; more would cost the event loop too much.
 _MOST_SUPPORTS: Final = 1_000
+_MOST_BYTES: Final = 2**31
 _CONTINUED: Final = bytes(range(0x80, 0xC0))
 
 
@@ -45,6 +46,48 @@ def read_grounding(metadata: Any, texts: Sequence[str]) -> list[dict[str, Any]]:
         for start, end, number in places[:_MOST_SUPPORTS]
         if (page := pages[number]) is not None
     ]
+
+
+class Recitations:
+    """The sources of what a model recites; the events of a stream may repeat and extend them."""
+
+    __slots__ = ("_sources", "_told")
+
+    def __init__(self) -> None:
+        # By their address and the start of their place.
+        self._sources: dict[tuple[str, int], dict[str, Any]] = {}
+        self._told: set[tuple[str, int]] = set()
+
+    def add(self, metadata: Any) -> None:
+        """Adds the sources of an event; one without an address is left out."""
+        named = _list(metadata, "citationSources") or _list(metadata, "citations")
+        for source in named[:_MOST_SUPPORTS]:
+            url = source.get("uri") if isinstance(source, dict) else None
+            if not isinstance(url, str) or not url:
+                continue
+            place = url, _read_size(source.get("startIndex") or 0, _MOST_BYTES)
+            if place in self._sources or len(self._sources) < _MOST_SUPPORTS:
+                self._sources[place] = source
+
+    def read(self, texts: Sequence[str]) -> list[dict[str, Any]]:
+        """Returns the sources of a text that were not read before, counted as grounding is."""
+        new = {place: each for place, each in self._sources.items() if place not in self._told}
+        if not new:
+            return []
+        self._told |= new.keys()
+        encoded = "".join(texts).encode()
+        most = len(encoded)
+        ends = {place: _read_size(each.get("endIndex"), most) for place, each in new.items()}
+        counts = _count_characters(encoded, {*ends.values(), *(min(at, most) for _, at in new)})
+        found = []
+        for (url, at), source in new.items():
+            start, end = min(at, most), ends[url, at]
+            title, terms = source.get("title"), source.get("license")
+            made = build_citation(url, title, counts[start], counts[max(start, end)], None)
+            if isinstance(terms, str) and terms:
+                made["url_citation"]["license"] = terms
+            found.append(made)
+        return found
 
 
 def find_queries(metadata: Any) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""The sources of an answer: Anthropic's citations and Gemini's grounding become annotations."""
+"""The sources of an answer become annotations, and citations of the other interfaces."""
 
 from __future__ import annotations
 
@@ -89,6 +89,31 @@ def test_sources_are_streamed_after_their_text(kind: str) -> None:
     found = [each for delta in deltas for each in delta.get("annotations", ())]
     assert found == FOUND[kind]
     assert "".join(delta.get("content", "") for delta in deltas).endswith((".", "rains."))
+
+
+@pytest.mark.parametrize("name", ["citationSources", "citations"])
+def test_sources_of_what_gemini_recites_become_annotations(name: str) -> None:
+    ended = {**GROUNDED["candidates"][0], "groundingMetadata": None}
+
+    def recite(end: int, **members: Any) -> dict[str, Any]:
+        code = {"startIndex": 9, "endIndex": end, "uri": "https://c.example", "license": "mit"}
+        named = [code, {"endIndex": 3}, 5, {"endIndex": 99, "uri": "https://d.example"}]
+        candidate = {**members, "citationMetadata": {name: named}}
+        return {**GROUNDED, "candidates": [candidate]}
+
+    found = [
+        cite("https://c.example", "", 8, 13, license="mit"),
+        cite("https://d.example", "", 0, 19),
+    ]
+    assert message_of("gemini", recite(14, **ended))["annotations"] == found
+    first, last = say("Zürich: rain. "), {**ended, "content": say("Wind.")}
+    for reason, expected in ((None, found), ("STOP", [8, 0])):
+        events = [recite(11, content=first, finishReason=reason), recite(14, **last)]
+        deltas = deltas_of(read("gemini", feed_of("gemini", events)))
+        told = [each for delta in deltas for each in delta.get("annotations", ())]
+        # A server that ends each event has named them all with the first.
+        starts = [each["url_citation"]["start_index"] for each in told]
+        assert (starts if reason else told) == expected
 
 
 @pytest.mark.parametrize(
