@@ -298,6 +298,11 @@ class StreamParser(Protocol):
         """Returns sentences that say what was repaired so far."""
         ...
 
+    @property
+    def held(self) -> int:
+        """Returns about how many bytes of the stream are kept for chunks to come."""
+        ...
+
     def finish(self) -> list[Chunk]:
         """Returns the chunks that the end of the body completes; none after an end mark.
 

@@ -239,6 +239,10 @@ class RenamingParser:
     def pending(self) -> list[Chunk]:
         return self._rename(self._parser.pending)
 
+    @property
+    def held(self) -> int:
+        return self._parser.held
+
     def feed(self, data: bytes) -> list[Chunk]:
         return self._rename(self._parser.feed(data))
 

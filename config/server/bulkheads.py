@@ -1,8 +1,9 @@
 """Bulkheads: what one key, one organization and all callers together may take of a worker.
 
-A request enters once its caller is recognized, and before any of its body is read. Bodies and whole
-answers are counted while they are in memory. What does not fit is refused before it is read, so a
-caller who takes too much is refused while all others are served.
+A request enters once its caller is recognized, and before any of its body is read. Bodies, whole
+answers and what streams keep are counted while they are in memory. What does not fit is refused, a
+body or an answer before it is read, so a caller who takes too much is refused while all others are
+served.
 """
 
 from __future__ import annotations
@@ -171,8 +172,8 @@ class Occupancy:
     """Counts what one request takes of its worker, from the recognition of its caller on."""
 
     __slots__ = (
-        "_bulkheads", "_is_management", "_is_over", "_key_id", "_organization", "_unread", "held",
-        "organization_id",
+        "_bulkheads", "_is_management", "_is_over", "_kept", "_key_id", "_organization", "_unread",
+        "held", "organization_id",
     )  # fmt: skip
 
     def __init__(
@@ -189,8 +190,9 @@ class Occupancy:
         self._is_management = is_management
         self._organization: _Organization | None = None
         self._is_over = False
-        # The bytes that the request holds, and those of its stream that its caller has to read yet.
-        self.held = self._unread = 0
+        # The bytes that the request holds, those of its stream that its caller has to read yet, and
+        # those that its stream keeps.
+        self.held = self._unread = self._kept = 0
 
     def __enter__(self) -> Self:
         """Counts the request; raises :class:`TooManyRequests`."""
@@ -212,9 +214,9 @@ class Occupancy:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if held := self.held + self._unread:
+        if held := self.held + self._unread + self._kept:
             self._count(-held)
-            self.held = self._unread = 0
+            self.held = self._unread = self._kept = 0
         self._is_over = True
         bulkheads, organization = self._bulkheads, self._organization
         bulkheads.running -= 1
@@ -232,21 +234,33 @@ class Occupancy:
         that a single one can be as large as the organization may be.
         """
         bulkheads, organization, key_id = self._bulkheads, self._organization, self._key_id
+        own = self.held + self._kept
         if organization is not None and key_id is not None:
             held = organization.keys.get(key_id, 0)
-            if held > self.held + self._unread and held + size > _limit_of(
-                BulkheadBudget.KEY_BYTES
-            ):
+            if held > own + self._unread and held + size > _limit_of(BulkheadBudget.KEY_BYTES):
                 raise bulkheads.refuse(BulkheadBudget.KEY_BYTES, self.organization_id)
             if organization.buffered + size > settings.ORGANIZATION_BUFFERED_BYTES:
                 raise bulkheads.refuse(BulkheadBudget.ORGANIZATION_BYTES, self.organization_id)
         limit = settings.MAX_BUFFERED_BYTES
-        if self.held + size <= SMALL_BYTES:
+        if own + size <= SMALL_BYTES:
             limit += limit // _SMALL_SHARE
         if bulkheads.buffered + size > limit:
             raise bulkheads.refuse(BulkheadBudget.WORKER_BYTES, self.organization_id)
         self.held += size
         self._count(size)
+
+    def keep(self, more: int) -> None:
+        """Counts bytes that a stream keeps more than before; gives back what it keeps less.
+
+        They are no part of :attr:`held`, because they outlive the body of the request. Raises the
+        refusals of :meth:`reserve`.
+        """
+        if more > 0:
+            self.reserve(more)
+            self.held -= more
+        else:
+            self._count(more)
+        self._kept += more
 
     def add(self, size: int) -> None:
         """Counts bytes that are in memory already; what comes later is refused for them."""

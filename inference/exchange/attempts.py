@@ -372,7 +372,9 @@ class Attempts:
             if response.headers.get("Content-Type", "").startswith(JSON_TYPES):
                 reply = await self._read_reply(dialect, response)
                 reader = self._open_reader(response)
-                reader.event_bytes = reply.size  # large events are rendered in a thread
+                # From now on it counts as what the stream keeps, which outlives the request's body.
+                self._workload.forget_answer(self._answer or b"")
+                reader.take_whole(reply.size)
                 return Stream(reader, _split_reply(self.candidate, self._request, reply))
             if OPERATIONS[self._request.operation].is_bytes and not _may_be_audio(response):
                 raise InvalidStream("The answer is not audio.")
@@ -411,6 +413,7 @@ class Attempts:
         """Yields the further chunks of the latest attempt's stream, of ``limit`` bytes in all.
 
         An answer that is one JSON value is yielded whole: its usage may have counted already.
+        Raises :class:`TooLarge` as :meth:`receive_late_reply` does.
         """
         assert self.response is not None
         await accept_response(self.response, self.candidate, self._request)
@@ -420,7 +423,7 @@ class Attempts:
             yield reply
             return
         reader = self.reader or self._open_reader(self.response)
-        while limit > 0 and (chunks := await reader.read()) is not None:
+        while limit > 0 and (chunks := await _read_late(reader)) is not None:
             limit -= reader.step_bytes
             for chunk in chunks:
                 yield chunk
@@ -447,6 +450,8 @@ class Attempts:
     def discard(self) -> None:
         """Closes the response of a failed attempt and forgets it."""
         self.close()
+        if self.reader is not None:
+            self.reader.forget()
         self.response = self.reader = self._answer = None
         self._names = {}
 
@@ -729,6 +734,14 @@ def _dialect_of(candidate: Candidate, request: InferenceRequest) -> Dialect:
             metadata={"kind": "untranslatable"},
         )
     return dialect
+
+
+async def _read_late(reader: ChunkReader) -> list[Chunk] | None:
+    """Returns the next chunks for nobody; raises :class:`TooLarge` where they find no room."""
+    try:
+        return await reader.read()
+    except (TooManyRequests, Unavailable):
+        raise egress.TooLarge from None
 
 
 async def accept_response(

@@ -133,6 +133,10 @@ class Workload:
         """Gives bytes back that the request holds no longer."""
         self._occupancy.release(size)
 
+    def keep(self, more: int) -> None:
+        """Counts what a stream keeps more than before, or less; see :meth:`Occupancy.keep`."""
+        self._occupancy.keep(more)
+
     def note_unread(self, size: int) -> None:
         """Counts what waits of a stream; see :meth:`Occupancy.note_unread`."""
         self._occupancy.note_unread(size)
@@ -184,8 +188,11 @@ class ChunkReader:
 
     __slots__ = (
         "_has_chunks",
+        "_kept",
         "_large_step",
+        "_largest",
         "_parser",
+        "_unmeasured",
         "_unread",
         "_workload",
         "event_bytes",
@@ -203,12 +210,26 @@ class ChunkReader:
         self._unread = b""
         self._has_chunks = True
         self._large_step: asyncio.Future[list[Chunk]] | None = None
+        # The size of the largest event, the bytes that are counted as kept, and those that may have
+        # been kept since they were.
+        self._largest = self._kept = self._unmeasured = 0
+
+    def take_whole(self, size: int) -> None:
+        """Notes that all of the answer has come at once, in place of a stream."""
+        # It is rendered in a thread if it is large.
+        self.event_bytes = self._largest = size
+        self._count_kept()
+
+    def forget(self) -> None:
+        """Gives back what is counted of a stream that failed."""
+        self._workload.keep(-self._kept)
+        self._kept = 0
 
     async def read(self) -> list[Chunk] | None:
         """Returns the chunks of the next bytes, maybe none; ``None`` at the end of the body.
 
-        Raises the errors of :meth:`StreamParser.feed` and of :meth:`OutboundResponse.readany`. A
-        call that was cancelled may be repeated.
+        Raises the errors of :meth:`StreamParser.feed` and of :meth:`OutboundResponse.readany`, and
+        the refusals of :meth:`Occupancy.keep`. A call that was cancelled may be repeated.
         """
         if self._large_step is None:
             received = 0
@@ -235,6 +256,9 @@ class ChunkReader:
                     raise blame_answer(exc, InvalidStream) from None
                 self._has_chunks = bool(chunks)
                 loop_time.count(owner, began, received)
+                self._unmeasured += len(piece)
+                if self._unmeasured > LARGE_BYTES:
+                    self._count_kept()
                 return chunks
             self._large_step = asyncio.ensure_future(
                 self._workload.run(self.event_bytes, self._parser.feed, piece)
@@ -248,6 +272,9 @@ class ChunkReader:
             if self._large_step.done():
                 self._large_step = None
         self._has_chunks = bool(chunks)
+        if chunks:
+            self._largest = max(self._largest, self.event_bytes)
+        self._count_kept()
         return chunks
 
     @property
@@ -263,6 +290,21 @@ class ChunkReader:
             return self._parser.finish()
         except Exception as exc:
             raise blame_answer(exc, InvalidStream) from None
+
+    def _count_kept(self) -> None:
+        """Counts what the stream keeps beyond its first bytes; raises :class:`GatewayError`.
+
+        The first ones are bounded by the number of streams. The largest event stays in memory when
+        it is complete: the next ones are rendered with its members, or the caller reads it slowly.
+        """
+        unparsed = 0 if self._has_chunks else self.event_bytes
+        held = max(self._parser.held, unparsed)
+        kept = max(self._largest + held - LARGE_BYTES, 0)
+        if kept != self._kept:
+            self._workload.keep(kept - self._kept)
+            self._kept = kept
+        # What may be given back soon is measured again after the next step.
+        self._unmeasured = min(held, LARGE_BYTES)
 
     def _take_piece(self) -> bytes:
         """Returns the next bytes, which end at the end of an event if there is one among them."""

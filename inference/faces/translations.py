@@ -6,6 +6,7 @@ and answer pass instead.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
@@ -13,7 +14,9 @@ from catalog.dialects.base import InvalidReply, Operation
 from catalog.dialects.shared.raw import Piece
 from config.api.errors import GatewayError, UpstreamError
 from config.server.bodies import Receive, Scope, Send
+from config.server.load.large_work import LARGE_BYTES
 from inference.exchange.failures import UnconvertedAnswer
+from inference.exchange.tap import KnownAnswer
 from inference.faces.connection import Connection
 from inference.requests.messages import reply as messages
 from inference.requests.messages.events import PING, MessageEvents
@@ -38,6 +41,8 @@ class TranslatedConnection(Connection):
     # The modalities that its answers can have.
     shown: ClassVar[frozenset[str]]
     _events: MessageEvents | ResponseEvents
+    # The bytes up to which what is kept of a stream is counted; the first ones never are.
+    _counted = LARGE_BYTES
 
     async def take_preset(self, body: bytes) -> bytes:
         rest = await super().take_preset(body)
@@ -63,6 +68,22 @@ class TranslatedConnection(Connection):
     async def deliver(self, data: bytes) -> None:
         if events := await self.workload.run(len(data), self._events.feed, data):
             await self.send_events(events)
+        if self._events.held > self._counted:
+            self._count_held()
+
+    async def send_known(self, known: KnownAnswer) -> None:
+        if not known.is_native:
+            # No more of it can be kept, and its events have begun when that shows.
+            self.workload.keep(len(known.body))
+            self._counted = sys.maxsize
+        await super().send_known(known)
+
+    def _count_held(self) -> None:
+        """Counts what is kept of a stream, in steps; raises as :meth:`Occupancy.keep` does."""
+        more = max(self._events.held - self._counted, LARGE_BYTES)
+        # A refusal ends the stream. The event of its error needs no further room.
+        self._counted += more
+        self.workload.keep(more)
 
 
 class MessagesConnection(TranslatedConnection):
@@ -142,3 +163,5 @@ class ResponsesConnection(TranslatedConnection):
         if self._unsent:
             await self.send_events(self._unsent)
             self._unsent = b""
+        if self._events.held > self._counted:
+            self._count_held()

@@ -21,7 +21,7 @@ from tests.support.bulkheads.counters import read_counter
 from tests.support.bulkheads.limits import limit
 from tests.support.database.snapshots import everything
 from tests.support.inference.repeats import is_replayed, keep_answers, send, wait_until_kept
-from tests.support.inference.site import CHAT, Site
+from tests.support.inference.site import ASKED, CHAT, RESPONSES, Site
 
 BUFFERED = "causeway_buffered_bytes"
 RUNNING = "causeway_running_requests"
@@ -169,6 +169,43 @@ def test_a_request_that_redactions_make_too_long_is_refused(
     assert everything() == before
     assert service.dialled() == []
     assert is_served()
+
+
+@pytest.mark.parametrize(
+    ("path", "missing", "times"),
+    [(CHAT, 1, 1), (CHAT, 0, 1), (RESPONSES, 0, 2)],
+    ids=["unfinished", "whole", "converted"],
+)
+def test_what_a_stream_keeps_is_counted(
+    service: Site, is_served: Callable[[], bool], path: str, missing: int, times: int
+) -> None:
+    size = 1_000_000
+    service.own(f"sim-hanging:{size},{missing}")
+    body = {"model": service.model.slug, **ASKED[path], "stream": True}
+    with ExitStack() as lines:
+        begin(service, lines, body, path=path)
+        service.eventually(
+            lambda: times * 0.96 * size < read_counter(service.server, BUFFERED) <= times * size
+        )
+        assert is_served()
+    service.eventually(lambda: read_counter(service.server, BUFFERED) == 0)
+
+
+def test_a_kept_stream_is_counted_again_where_it_is_converted(
+    service: Site, is_served: Callable[[], bool]
+) -> None:
+    service.own("sim-burst:20000")
+    keep_answers(service.tenant)
+    body = {"model": service.model.slug, **ASKED[RESPONSES], "stream": True}
+    assert service.post(body, path=RESPONSES, headers=CACHED).status_code == 200
+    wait_until_kept(service)
+    service.eventually(lambda: read_counter(service.server, BUFFERED) == 0)
+    size = KeptAnswer.objects.get().size
+    with ExitStack() as lines:
+        begin(service, lines, body, path=RESPONSES, X_OpenRouter_Cache="true")
+        service.eventually(lambda: read_counter(service.server, BUFFERED) > 1.9 * size)
+        assert is_served()
+    service.eventually(lambda: read_counter(service.server, BUFFERED) == 0)
 
 
 def test_what_a_stream_holds_for_a_slow_caller_is_counted(

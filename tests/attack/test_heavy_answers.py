@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from inference.models import Generation
-from tests.support.attack import attack, connect, post_of
+from tests.support.attack import Line, attack, connect, post_of
 from tests.support.bulkheads.counters import read_counter
 from tests.support.inference.site import CHAT, Site, content_of, events_of
 
@@ -110,6 +110,38 @@ def test_hanging_answers_of_47_mb_fill_their_organizations_buffers_alone(
         assert {answer.status for answer in answers} == {429}
         assert all("hold too many bytes" in answer.error["message"] for answer in answers)
         assert all(answer.headers["retry-after"] == "1" for answer in answers)
+    assert all(served)
+    service.eventually(lambda: read_counter(service.server, "causeway_buffered_bytes") == 0)
+    rows = settle(service, len(lines))
+    assert {row.cost_nano for row in rows if row.status == Generation.Status.FAILED} == {0}
+
+
+@pytest.mark.parametrize("missing", [1, 0], ids=["unfinished", "whole"])
+def test_hanging_events_of_31_mb_fill_their_organizations_buffers_alone(
+    service: Site, neighbour: Any, is_served: Callable[[], bool], missing: int
+) -> None:
+    service.own(f"sim-hanging:31000000,{missing}")
+    before = read_counter(service.server, "causeway_budget_refusals_total")
+    body = json.dumps(service.chat_body(stream=True)).encode()
+    request = post_of(CHAT, service.tenant.api_key, body)
+    served: list[bool] = []
+    hanging: list[Line] = []
+
+    def are_refusals_counted() -> bool:
+        """Returns whether two or fewer hang, and the metric counts all others as refused."""
+        served.append(is_served())
+        # A quiet stream has comments, and then the refusal too.
+        hanging[:] = [line for line in lines if b"hold too many bytes" not in line.peek()]
+        refused = read_counter(service.server, "causeway_budget_refusals_total") - before
+        return len(hanging) <= 2 and refused == len(lines) - len(hanging)
+
+    with ExitStack() as stack:
+        lines = [stack.enter_context(connect(service.server)) for _ in range(8)]
+        for line in lines:
+            line.send(request)
+        # A worker holds one of these events; it refuses all others while this one hangs.
+        service.eventually(are_refusals_counted)
+        assert len(hanging) in {1, 2}
     assert all(served)
     service.eventually(lambda: read_counter(service.server, "causeway_buffered_bytes") == 0)
     rows = settle(service, len(lines))

@@ -125,6 +125,16 @@ class Line:
                 data += piece
         return data
 
+    def peek(self) -> bytes:
+        """Returns what has arrived, at most 64 KiB, which stays in the socket."""
+        self.socket.setblocking(False)
+        try:
+            return self.socket.recv(65_536, socket.MSG_PEEK)
+        except (BlockingIOError, ConnectionError):
+            return b""
+        finally:
+            self.socket.settimeout(_SECONDS)
+
     def is_open(self) -> bool:
         """Returns whether the service has neither answered nor closed the connection."""
         self.socket.setblocking(False)

@@ -161,7 +161,9 @@ def _build_citations(given: Any, start: int, end: int) -> Iterator[dict[str, Any
 
 def stream_parser(operation: Operation, choices: int = 1) -> StreamParser:
     reader = _Reader()
-    return replies.EventParser(EventDecoder(), reader.read, reader.end, reader.calls.notes)
+    return replies.EventParser(
+        EventDecoder(), reader.read, reader.end, reader.calls.notes, reader.find_kept
+    )
 
 
 def output_limit(call: Call, chat: Chat) -> int:
@@ -388,8 +390,8 @@ class _Reader:
     """Reads the events of one stream; it ignores events of an unknown type."""
 
     __slots__ = (
-        "_citations", "_cited_bytes", "_counts_reasoning", "_id", "_is_started",
-        "_is_whole", "_length", "_model", "_searches", "_start", "_usage", "calls",
+        "_citations", "_cited_bytes", "_counts_reasoning", "_id", "_is_started", "_is_whole",
+        "_kept", "_length", "_model", "_searches", "_start", "_usage", "calls",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -404,7 +406,7 @@ class _Reader:
         # The characters of text so far, those before the present block, and its sources.
         self._length = self._start = 0
         self._citations: list[Any] = []
-        self._cited_bytes = 0
+        self._cited_bytes = self._kept = 0
         self._counts_reasoning = False
 
     def read(self, data: bytes) -> Iterator[Chunk]:
@@ -443,21 +445,27 @@ class _Reader:
         """Returns what stands for a missing end mark, or nothing when the stream is cut off."""
         return [replies.build_end_mark(is_unmarked=True)] if self._is_whole else []
 
+    def find_kept(self) -> int:
+        """Returns the size of the sources that wait for the end of their block."""
+        return self._kept
+
     def _finish(self, reason: str, usage: Usage | None) -> Chunk:
         finish = name_finish(reason).follow(has_calls=self.calls.has_calls)
         return self._chunk(self.calls.close(), finish, usage)
 
     def _keep_citation(self, citation: Any) -> None:
         """Keeps a source until its block ends; the answer has those of its first megabyte."""
-        self._cited_bytes += len(_encode(citation))
+        size = len(_encode(citation))
+        self._cited_bytes += size
         if self._cited_bytes <= _MOST_CITED_BYTES:
             self._citations.append(citation)
+            self._kept += size
 
     def _cite(self) -> Output:
         """Returns the sources of the block that ends, whose place is known now."""
         found = _build_citations(self._citations, self._start, self._length)
         output = Output(annotations=list(found))
-        self._citations, self._start = [], self._length
+        self._citations, self._start, self._kept = [], self._length, 0
         return output
 
     def _count_search(self) -> Iterator[Chunk]:

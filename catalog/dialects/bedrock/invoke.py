@@ -90,6 +90,10 @@ class InvokeFrames:
     def is_complete(self) -> bool:
         return self._frames.is_complete
 
+    @property
+    def held(self) -> int:
+        return self._frames.held
+
     def flush(self) -> Iterator[bytes]:
         raise InvalidStream("A message of the stream is cut off.")
 

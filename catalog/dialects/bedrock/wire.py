@@ -101,6 +101,10 @@ class Frames:
     def is_complete(self) -> bool:
         return self._size == 0
 
+    @property
+    def held(self) -> int:
+        return self._size
+
     def flush(self) -> Iterator[EventStreamMessage]:
         raise InvalidStream("A message of the stream is cut off.")
 

@@ -239,7 +239,9 @@ def _join_list(body: Body) -> Reply:
 def chat_parser(choices: int) -> StreamParser:
     """Returns the parser of one stream."""
     reader = _Reader()
-    return replies.EventParser(EventDecoder(), reader.read, reader.end, reader.notes)
+    return replies.EventParser(
+        EventDecoder(), reader.read, reader.end, reader.notes, reader.find_kept
+    )
 
 
 def _build_body(call: Call, chat: Chat) -> dict[str, Any]:
@@ -403,7 +405,7 @@ class _CandidateReader:
 
     __slots__ = (
         "_count", "_grounding", "_ids", "_length", "_notes", "_prefix", "_queries", "_recited",
-        "_sound_id", "_texts",
+        "_sound_id", "_texts", "kept",
     )  # fmt: skip
 
     def __init__(self, response_id: str | None, index: int, notes: set[str]) -> None:
@@ -412,9 +414,9 @@ class _CandidateReader:
         self._prefix = f"call_{response_id}_{index}" if response_id else ""
         self._sound_id = f"audio_{response_id or secrets.token_hex(12)}_{index}"
         self._count = 0
-        # The text so far, in which the places of the sources are counted in bytes.
+        # The text so far, in which the places of the sources are counted in bytes; and its size.
         self._texts: list[str] = []
-        self._length = 0
+        self._length = self.kept = 0
         self._grounding: Any = None
         self._recited: Recitations | None = None
         # It grows in place: a stream may name a query in each of its events.
@@ -452,6 +454,7 @@ class _CandidateReader:
         self._length += len(output.text)
         if self._length <= _MOST_CITED_TEXT:
             self._texts.append(output.text)
+            self.kept = self._length
         if candidate.grounding_metadata:
             self._grounding = candidate.grounding_metadata
             if len(self._queries) < MOST_SEARCHES:
@@ -510,15 +513,16 @@ class _Reader:
     the last chunk of a candidate waits for the end.
     """
 
-    __slots__ = ("_calls", "_counts_reasoning", "_lasts", "_searches", "_usage", "notes")
+    __slots__ = ("_calls", "_counts_reasoning", "_kept", "_lasts", "_searches", "_usage", "notes")
 
     def __init__(self) -> None:
         self.notes: set[str] = set()
         self._calls: dict[int, _CandidateReader] = {}
         # The latest chunk of each candidate that has a finish reason.
         self._lasts: dict[int, Chunk] = {}
-        # The searches of all candidates: adding them up for each event would take too long.
-        self._searches = 0
+        # The searches of all candidates, and the size of their texts: adding them up for each event
+        # would take too long.
+        self._searches = self._kept = 0
         self._usage: Usage | None = None
         self._counts_reasoning = False
 
@@ -549,6 +553,10 @@ class _Reader:
         """Returns whether every candidate that came has a finish reason."""
         return bool(self._lasts) and self._lasts.keys() == self._calls.keys()
 
+    def find_kept(self) -> int:
+        """Returns the size of the texts, which are kept for the places of their sources."""
+        return self._kept
+
     def end(self) -> list[Chunk]:
         """Returns the last chunks, the usage and the end mark; nothing of a stream cut off."""
         if not self._is_whole:
@@ -565,9 +573,10 @@ class _Reader:
         if is_first:
             self._calls[index] = _CandidateReader(reply.response_id, index, self.notes)
         calls = self._calls[index]
-        searches = calls.searches
+        searches, kept = calls.searches, calls.kept
         output = calls.read_output(candidate, is_stream=True)
         self._searches += calls.searches - searches
+        self._kept += calls.kept - kept
         reason = candidate.finish_reason
         if (is_first or output or reason not in _NO_REASONS) and index in self._lasts:
             yield _continue_chunk(self._lasts.pop(index))

@@ -205,7 +205,9 @@ class NativeResponses:
 
     def stream_parser(self, operation: Operation, choices: int = 1) -> StreamParser:
         reader = ResponseReader()
-        return replies.EventParser(EventDecoder(), reader.read, notes=reader.notes)
+        return replies.EventParser(
+            EventDecoder(), reader.read, notes=reader.notes, kept=reader.find_kept
+        )
 
 
 def build_response(call: Call, url: str, login: dict[str, str]) -> OutboundRequest:
@@ -438,7 +440,8 @@ class ResponseReader:
                     raise InvalidStream("An event names an item that has not begun.")
                 self._kept += len(event.item)
                 if kind == "response.output_item.done" and event.item and self._kept <= _MOST_KEPT:
-                    self._done.append(event.item)
+                    # The event around it is freed.
+                    self._done.append(event.item.copy())
         yield from self._opening
         self._opening.clear()
         if event.type not in _ENDS:
@@ -459,6 +462,10 @@ class ResponseReader:
         size = max(pieces, before, 0 if item is None else item.size)
         self._sizes[number] = pieces, size
         return size - before
+
+    def find_kept(self) -> int:
+        """Returns the bytes of the items that are kept for the end."""
+        return min(self._kept, _MOST_KEPT)
 
     def _number(self, event: _Event, data: bytes) -> bytes:
         """Returns an event of an item with the number by which the SDKs find it."""

@@ -92,6 +92,10 @@ class SpeechParser:
         self._is_plain = is_plain or sound.is_stated
         self._meter.rate = sound.rate and sound.rate * sound.channels * 2
 
+    @property
+    def held(self) -> int:
+        return 0 if self._decoder is None else self._decoder.held
+
     def feed(self, data: bytes) -> list[Chunk]:
         self.pending = []
         if not self._has_begun:

@@ -137,6 +137,10 @@ class ChoicesParser:
         self._searches_left = _MAX_SEARCHES
         self.pending: list[Chunk] = []
 
+    @property
+    def held(self) -> int:
+        return self._decoder.held
+
     def feed(self, data: bytes) -> list[Chunk]:
         chunks: list[Chunk] = []
         self.pending = chunks

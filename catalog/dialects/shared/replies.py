@@ -447,16 +447,22 @@ class Decoder(Protocol[Event_co]):
         """Returns whether the bytes so far end at the end of an event."""
         ...
 
+    @property
+    def held(self) -> int:
+        """Returns about how many bytes the unfinished event takes of the memory."""
+        ...
+
 
 class EventParser(Generic[Event]):
     """Parses one stream with a decoder of its framing and a reader of its events.
 
     ``read`` returns the chunks of an event; everything after the end mark is ignored. At the end of
     a body without an end mark, ``end`` returns the last chunks, or none when the stream was cut
-    off. ``notes`` are those of the reader.
+    off. ``notes`` are those of the reader, and ``kept`` returns the bytes of earlier events that it
+    keeps.
     """
 
-    __slots__ = ("_decoder", "_end", "_is_done", "_read", "notes", "pending")
+    __slots__ = ("_decoder", "_end", "_is_done", "_kept", "_read", "notes", "pending")
 
     def __init__(
         self,
@@ -464,13 +470,19 @@ class EventParser(Generic[Event]):
         read: Callable[[Event], Iterable[Chunk]],
         end: Callable[[], list[Chunk]] = list,
         notes: set[str] | None = None,
+        kept: Callable[[], int] = int,
     ) -> None:
         self._decoder = decoder
         self._read = read
         self._end = end
+        self._kept = kept
         self._is_done = False
         self.notes = set() if notes is None else notes
         self.pending: list[Chunk] = []
+
+    @property
+    def held(self) -> int:
+        return self._decoder.held + self._kept()
 
     def feed(self, data: bytes) -> list[Chunk]:
         self.pending = []

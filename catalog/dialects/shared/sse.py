@@ -10,6 +10,8 @@ from typing import Final
 _BOM: Final = b"\xef\xbb\xbf"
 # An event may hold a picture: one of 4K as PNG has up to 30 MB.
 EVENT_BYTES: Final = 33_554_432
+# What a piece of an unfinished event takes of the memory beside its bytes.
+_PIECE_BYTES: Final = 56
 # The data of events by which servers only keep the connection open.
 SILENT: Final = frozenset((b"", b"null", b"{}", b"ping", b"heartbeat", b"keep-alive"))
 # Characters that JSON need not escape, and that httpx's ``iter_lines`` takes for the end of a line.
@@ -64,6 +66,11 @@ class EventDecoder:
     def is_between_events(self) -> bool:
         """Returns whether the next byte is the first of an event, but not the first of all."""
         return self._started and not (self._line or self._data or self._skip_newline)
+
+    @property
+    def held(self) -> int:
+        """Returns about how many bytes the unfinished event takes of the memory."""
+        return self._size + _PIECE_BYTES * (len(self._line) + len(self._data))
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Returns the events that this chunk completes; raises :class:`EventTooLarge`."""

@@ -39,12 +39,19 @@ PING: Final = b'event: ping\ndata: {"type":"ping"}\n\n'
 # The waiting deltas of a stream may have this size: far above the output of any model.
 _HELD_BYTES: Final = 33_554_432
 _BLOCK_BYTES: Final = 1_024
+_DELTA_BYTES: Final = 256
 _NO_USAGE: Final = {
     "input_tokens": 0,
     "cache_creation_input_tokens": 0,
     "cache_read_input_tokens": 0,
     "output_tokens": 0,
 }
+_encode = msgspec.json.Encoder().encode
+
+
+def _measure(members: dict[str, Any]) -> int:
+    """Returns about the size of an object in bytes."""
+    return len(_encode(members))
 
 
 class _Block:
@@ -87,14 +94,15 @@ class Blocks:
     blocks have ended.
     """
 
-    __slots__ = ("_calls", "_count", "_held", "_out", "_queue")
+    __slots__ = ("_calls", "_count", "_out", "_queue", "held")
 
     def __init__(self, out: list[bytes]) -> None:
         self._out = out
         self._queue: deque[_Block] = deque()
         self._calls: dict[int, _Block] = {}
         self._count = 0
-        self._held = 0
+        # The size of what has waited so far, and of the arguments of all calls.
+        self.held = 0
 
     def add_reasoning(self, detail: ReplyReasoning) -> None:
         """Adds a part of the reasoning; a signature ends its block."""
@@ -129,8 +137,8 @@ class Blocks:
         """Adds a part of a tool call; the first part of each call begins a block."""
         block = self._calls.get(number)
         if block is None:
-            self._hold(_BLOCK_BYTES)
             start = {**start_tool_use(call), "input": {}}
+            self._hold(_BLOCK_BYTES + _measure(start))
             if call.signature is not None:
                 self.add_reasoning(signature_detail(call.signature, start["id"]))
             block = self._begin(("call", number), start)
@@ -172,12 +180,12 @@ class Blocks:
         if block is self._queue[0]:
             self._flush(block)
         else:
-            self._hold(sum(map(len, delta.values())))
+            self._hold(_DELTA_BYTES + _measure(delta))
 
     def _hold(self, size: int) -> None:
         """Counts deltas that wait; raises :class:`InvalidStream` when they are too many."""
-        self._held += size
-        if self._held > _HELD_BYTES:
+        self.held += size
+        if self.held > _HELD_BYTES:
             raise InvalidStream("The tool calls of the stream are too large.")
 
     def _advance(self) -> None:
@@ -231,6 +239,11 @@ class MessageEvents:
         self._has_started = False
         self._request_id = request_id
         self.stops = stops
+
+    @property
+    def held(self) -> int:
+        """Returns about how many bytes of the stream were kept so far."""
+        return self._blocks.held
 
     def feed(self, data: bytes) -> bytes:
         """Returns the events that these bytes complete; raises :class:`InvalidStream`.

@@ -282,8 +282,8 @@ class ResponseEvents:
     """Converts the events of one chat stream to those of a response."""
 
     __slots__ = (
-        "_calls", "_choice", "_decoder", "_early", "_echo", "_envelope", "_has_ended", "_held",
-        "_incomplete", "_last_call", "_log", "_names", "_open", "_tools",
+        "_calls", "_choice", "_decoder", "_early", "_echo", "_envelope", "_has_ended",
+        "_incomplete", "_last_call", "_log", "_names", "_open", "_tools", "held",
     )  # fmt: skip
 
     def __init__(self, echo: Mapping[str, Any], tools: Mapping[str, CallerTool]) -> None:
@@ -302,7 +302,8 @@ class ResponseEvents:
         self._choice = ReplyChoice()
         # The probabilities of tokens that begin an answer without a text, if one follows directly.
         self._early: list[dict[str, Any]] = []
-        self._held = 0
+        # The size of the output so far, which is kept.
+        self.held = 0
         self._has_ended = False
 
     def feed(self, data: bytes) -> bytes:
@@ -403,7 +404,6 @@ class ResponseEvents:
             growing.add(arguments)
 
     def _begin_call(self, call: ReplyToolCall, number: int) -> GrowingCall:
-        self._hold(256)
         self._close_open()
         if (last := self._last_call) is not None:
             # Its caller can run it while the model writes the next one. The arguments are decoded
@@ -417,6 +417,7 @@ class ResponseEvents:
             self._add_reasoning(signature_detail(call.signature, call_id))
             self._close_open()
         tool = find_tool(call, self._tools)
+        self._hold(256 + len(call_id) + len(tool.name))
         item_id = self._names.item(call_prefix(tool))
         growing = GrowingCall(self._log, tool, item_id, call_id)
         self._calls[number] = self._last_call = growing
@@ -433,8 +434,8 @@ class ResponseEvents:
 
     def _hold(self, size: int) -> None:
         """Counts output that is kept; raises :class:`InvalidStream` when it is too much."""
-        self._held += size
-        if self._held > _HELD_BYTES:
+        self.held += size
+        if self.held > _HELD_BYTES:
             raise InvalidStream("The answer is too large for this interface.")
 
     def _end(self, reply: ChatReply, usage: ChatUsage) -> None:

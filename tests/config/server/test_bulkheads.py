@@ -74,6 +74,8 @@ def test_a_request_that_has_left_counts_nothing() -> None:
         occupancy.reserve(10)
         occupancy.add(10)
         occupancy.note_unread(10)
+        occupancy.keep(10)
+        occupancy.keep(-10)
         assert bulkheads.buffered == 0
 
     run(check)
@@ -100,6 +102,29 @@ def test_what_waits_for_a_slow_caller_is_counted_and_refuses_only_what_follows(
                 assert bulkheads.buffered == 4 * MIB
             slow.release_all()
             assert bulkheads.buffered == MIB
+        assert bulkheads.buffered == 0
+
+    run(check)
+
+
+def test_what_a_stream_keeps_outlives_the_body_and_may_be_refused(settings: object) -> None:
+    settings.ORGANIZATION_BUFFERED_BYTES = 3 * MIB
+
+    def check(bulkheads: Bulkheads) -> None:
+        with bulkheads.enter(ORGANIZATION, KEY) as stream:
+            stream.reserve(MIB)
+            # A key's share does not bind its only request.
+            stream.keep(MIB)
+            stream.keep(MIB)
+            refused(TooManyRequests, lambda: stream.keep(1), BulkheadBudget.ORGANIZATION_BYTES)
+            stream.release_all()
+            assert (bulkheads.buffered, stream.held) == (2 * MIB, 0)
+            with bulkheads.enter(ORGANIZATION, KEY) as other:
+                refused(TooManyRequests, lambda: other.keep(1), BulkheadBudget.KEY_BYTES)
+                stream.keep(-2 * MIB)
+                other.keep(MIB)
+            assert bulkheads.buffered == 0
+            stream.keep(MIB)
         assert bulkheads.buffered == 0
 
     run(check)

@@ -27,11 +27,12 @@ MESSAGE = {"role": "assistant", "content": "You said: one two"}
 
 @contextmanager
 def answering_late(
-    site: Site, body: dict[str, Any]
+    site: Site, body: Any, kind: str = "application/json"
 ) -> Iterator[tuple[threading.Event, threading.Event]]:
     """Serves the provider's answer; yields an event that says that it was asked, and one to set."""
     asked, may_answer = threading.Event(), threading.Event()
-    answer = answering(json.dumps(body).encode(), headers=("Content-Type: application/json",))
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    answer = answering(data, headers=(f"Content-Type: {kind}",))
 
     def answer_late(line: socket.socket, head: bytes, received: bytes) -> bool:
         asked.set()
@@ -102,4 +103,16 @@ def test_a_picture_that_no_event_can_have_is_free_in_a_stream(site: Site, is_str
     """A caller who stays gets an error for its URL there."""
     row = leave_a_picture(site, {"url": "https://pictures.example/1.png"}, stream=is_stream)
     assert (row.status, row.cost_nano == 0) == ("cancelled", is_stream)
+    assert_in_order()
+
+
+def test_an_event_beyond_the_budget_is_estimated_and_not_free(site: Site, settings: Any) -> None:
+    settings.ORGANIZATION_BUFFERED_BYTES = 100_000
+    site.publish()
+    event = b"data: " + b"x" * 300_000
+    with answering_late(site, event, "text/event-stream") as late:
+        leave(site, CHAT, late, stream=True, **ASKED[CHAT])
+        row = site.settled()
+    assert (row.status, row.is_estimated) == ("cancelled", True)
+    assert row.cost_nano
     assert_in_order()

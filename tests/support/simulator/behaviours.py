@@ -359,14 +359,22 @@ def _calls(request: Request) -> Script:
 
 
 def _hang(request: Request) -> Script:
-    """Sends a whole answer of many bytes except for the last, and waits."""
-    size = int(request.numbers(47_000_000)[0])
+    """Sends an answer of many bytes, or such an event, except for the last ones, and waits."""
+    size, missing = map(int, request.numbers(47_000_000, 1))
+    if request.stream:
+        head, name, tail = _delta(request, content="").partition(b'"content":"')
+        yield STREAM_HEAD
+        yield http_chunk(head + name)
+        for start in range(0, size, WRITE_BYTES):
+            yield http_chunk(b"x" * min(WRITE_BYTES, size - start))
+        yield http_chunk(tail[: len(tail) - missing])
+        yield Signal.STALL
     head, name, tail = encode_json(ScriptedReply.to(request).plain()).partition(b'"content":"')
     yield response_head(200, len(head + name + tail) + size, "application/json")
     yield head + name
     for start in range(0, size, WRITE_BYTES):
         yield b"x" * min(WRITE_BYTES, size - start)
-    yield tail[:-1]
+    yield tail[: len(tail) - missing]
     yield Signal.STALL
 
 
@@ -545,7 +553,7 @@ BEHAVIOURS: dict[str, tuple[str, Callable[[Request], Script]]] = {
     "sim-usage-null": ("token counts null", _usage(None)),
     "sim-choices": ("an answer, or an event, with :N choices (500000)", _choices),
     "sim-calls": ("a stream of :N tool calls (100000)", _calls),
-    "sim-hanging": ("an answer of :N bytes (47000000) without its last byte", _hang),
+    "sim-hanging": ("an answer, or event, of :N bytes (47000000) without the last :M (1)", _hang),
     # Connections.
     "sim-connect-reset": ("reset before any header", lambda q: (Signal.RESET,)),
     "sim-connect-close": ("closes before any header", lambda q: (Signal.CLOSE,)),

@@ -181,6 +181,32 @@ def test_pending_events_are_limited_in_size(piece: bytes) -> None:
     assert str(error.value) == "The tool calls of the stream are too large."
 
 
+LONG = "x" * 50_000
+SOURCE = {"type": "url_citation", "url_citation": {"url": "https://a.example", "title": LONG}}
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        call_piece(0, LONG),
+        call_piece(1, "", id=LONG, name="g"),
+        event({"content": LONG}),
+        event({"annotations": [SOURCE]}),
+        event({"reasoning": LONG}),
+        event({"reasoning_details": [{**ENCRYPTED, "data": LONG}]}),
+    ],
+    ids=["arguments", "id", "text", "source", "thought", "data"],
+)
+def test_what_waits_is_counted_by_its_size(piece: bytes) -> None:
+    events = MessageEvents("req_1")
+    events.feed(event({"content": LONG}))
+    assert events.held == 0
+    events.feed(call_piece(0, '{"x":', id="a", name="f"))
+    before = events.held
+    events.feed(piece)
+    assert 50_000 <= events.held - before < 55_000
+
+
 def test_encrypted_reasoning_becomes_a_separate_block() -> None:
     kind = {"format": "anthropic-claude-v1"}
     details: list[Any] = [

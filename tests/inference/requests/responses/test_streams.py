@@ -109,6 +109,22 @@ def test_the_stream_ends_with_its_mark() -> None:
     assert data.count(b"[DONE]") == 1
 
 
+@pytest.mark.parametrize(
+    "piece",
+    [
+        event({"content": "x" * 50_000}),
+        event({"reasoning": "x" * 50_000}),
+        call_piece(0, "x" * 50_000, id="a", name="f"),
+        call_piece(0, "", id="x" * 50_000, name="f"),
+    ],
+    ids=["text", "thought", "arguments", "id"],
+)
+def test_the_output_is_counted_by_its_size(piece: bytes) -> None:
+    events = translator()
+    events.feed(piece)
+    assert 50_000 <= events.held < 51_000
+
+
 def test_line_ends_of_a_request_do_not_end_its_events() -> None:
     asks = to_chat(json.dumps(asked(tools=[CUSTOM]), indent=2).encode())
     events = streamed(event({"content": "a"}), ended(), asks=asks)
