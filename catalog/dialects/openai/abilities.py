@@ -20,7 +20,7 @@ _SYSTEM: Final = frozenset(("system", "developer"))
 _LEAD: Final = "\n\n"
 # The fields that say how many tokens a thought may have.
 _NUMBERS: Final = frozenset(("thinking_budget", "reasoning"))
-# What of a conversation changes the thinking that its request asks for.
+# The member of a message that sets another effort than the request does.
 UPDATE: Final = "configuration_update"
 _UPDATED: Final = re.compile(rb'"configuration_update"')
 # No thought is longer, as no answer is.
@@ -143,11 +143,11 @@ def find_budget(
     sent = {name: fields[name] for name in _NUMBERS & fields.keys()}
     if stated.switch is not None or listed is not None:
         sent.pop("reasoning", None)
-        fields = settled = {**fields}
-        settle_effort(settled)
     try:
         if stated.switch is not None:
-            write_switch(sent, read_wish(fields), stated)
+            settled = {**fields}
+            settle_effort(settled)
+            write_switch(sent, read_wish(settled), stated)
         told = _decode_numbers(_encode(sent))
     except (Untranslatable, msgspec.DecodeError):
         return None  # refused, or not a number
