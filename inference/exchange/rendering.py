@@ -27,7 +27,7 @@ from inference.routing.routes import Candidate
 
 # The end mark of a stream.
 DONE: Final = b"data: [DONE]\n\n"
-# The bytes that end a line; in bytes, a number is found ten times as fast as bytes are.
+# The ends of a line, as numbers: Python finds these in bytes ten times as fast as other bytes.
 _LF: Final = 0x0A
 _CR: Final = 0x0D
 # A reported cost above a million USD is a mistake.

@@ -41,7 +41,7 @@ class TranslatedConnection(Connection):
     # The modalities that its answers can have.
     shown: ClassVar[frozenset[str]]
     _events: MessageEvents | ResponseEvents
-    # The bytes up to which what is kept of a stream is counted; the first ones never are.
+    # How many of the bytes that a stream keeps are accounted for; the first ones are free.
     _counted = LARGE_BYTES
 
     async def take_preset(self, body: bytes) -> bytes:
@@ -73,7 +73,7 @@ class TranslatedConnection(Connection):
 
     async def send_known(self, known: KnownAnswer) -> None:
         if not known.is_native:
-            # No more of it can be kept, and its events have begun when that shows.
+            # Its events keep at most its size. That counts before the first of them is sent.
             self.workload.keep(len(known.body))
             self._counted = sys.maxsize
         await super().send_known(known)

@@ -217,7 +217,7 @@ def test_compose_publishes_no_port_that_hides_its_callers() -> None:
 
 
 def test_all_that_the_credential_keys_protect_is_listed() -> None:
-    """What `rotate_credential_keys` encrypts again is what somebody reads who has the keys."""
+    """`rotate_credential_keys` encrypts all of it again."""
     source = inspect.getsource(rotate_credential_keys)
     assert set(re.findall(r"in (\w+)\.objects", source)) == PROTECTED.keys()
     [row] = [row for row in read_tables(PROJECT / "SECURITY.md") if row[0] == "`CREDENTIAL_KEYS`"]

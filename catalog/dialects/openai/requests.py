@@ -192,8 +192,8 @@ def _write_body(fields: dict[str, Any]) -> bytes:
 def _set_effort(fields: dict[str, Any], call: Call) -> frozenset[str]:
     """Writes the reasoning options as the endpoint's switch, or as ``reasoning_effort``.
 
-    Drops them where it accepts neither; returns the names of the lost that no field of the request
-    has. The gateway itself hides the reasoning from callers that exclude it.
+    Drops them where it accepts neither, and returns the member of the messages that is lost then.
+    The gateway itself hides the reasoning from callers that exclude it.
     """
     stated = call.abilities.reasoning
     has_word = "reasoning_effort" in (call.supported_parameters or ())

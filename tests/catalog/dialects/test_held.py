@@ -1,4 +1,4 @@
-"""What a parser tells it keeps of a stream: an unfinished event, and what waits for a later one."""
+"""Parsers tell how much of a stream they keep: an unfinished event, and what waits for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stream keeps in memory counts in the budgets of its organization, and ends it there."""
+"""What a stream keeps in memory counts in its organization's budget, beyond which it ends."""
 
 from __future__ import annotations
 
