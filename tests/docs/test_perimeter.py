@@ -26,6 +26,9 @@ from tests.support.markdown import read_tables
 from tests.support.processes import serve
 from tests.support.settings import read_only
 
+# The checks for a deployment look at the top-ups of chains that left the settings.
+pytestmark = pytest.mark.django_db
+
 FILES = PROJECT / "docs" / "deploy"
 # What is filled in: a default of the file, or what `./start` writes.
 DEFAULT = re.compile(r"\$\{\w+:-([^}]*)\}")
@@ -109,7 +112,7 @@ def test_the_checks_find_a_token_that_can_be_guessed() -> None:
     assert run_checks(environment) == found
 
 
-def test_pages_go_to_https_and_probes_do_not(django_db_setup: None, db: None) -> None:
+def test_pages_go_to_https_and_probes_do_not(django_db_setup: None) -> None:
     changes = {"SECURE_HSTS_SECONDS": "3600", "SECURE_SSL_REDIRECT": "on"}
     with serve(**changes) as served:
         plain = requests.get(f"{served.address}/admin/", allow_redirects=False, timeout=30)
