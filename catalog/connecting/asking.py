@@ -138,6 +138,18 @@ def read_url(text: str) -> BaseURL:
         ) from None
 
 
+def is_same_place(base_url: str, address: str) -> bool:
+    """Returns whether a base URL is a spelling of a provider's address.
+
+    The scheme and the version do not matter, and either path may go on where the other one ends:
+    https://api.deepseek.com is https://api.deepseek.com/v1, and /v1beta/openai is at /v1beta.
+    """
+    given, known = (
+        f"{_VERSION.sub('', each.partition('://')[2])}/" for each in (base_url, address)
+    )
+    return given.startswith(known) or known.startswith(given)
+
+
 async def judge(base: BaseURL, reach: Reach, advice: Advice, *, allows: bool) -> Reach:
     """Returns what may be reached for this server; with ``allows``, its own addresses too.
 

@@ -33,6 +33,7 @@ from catalog.connecting.asking import (
     OperationRefused,
     Server,
     TestResult,
+    is_same_place,
     judge,
     list_models,
     read_url,
@@ -146,7 +147,7 @@ def inspect(wish: ConnectWish) -> Inspection:
         )
     base_url = read_url(target).text
     for slug, address in address_of.items():
-        if address == base_url:
+        if address is not None and is_same_place(base_url, address):
             return _inspect_provider(wish, slug, bundle)
     return _inspect_server(wish, base_url)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from catalog.connecting.asking import is_same_place
 from catalog.models import LanguageModel, ModelEndpoint, Provider
 from config.credentials import Secret
 from config.egress import EgressPolicy
@@ -78,6 +79,46 @@ def test_a_provider_that_is_stored_keeps_its_prices(openai: Server) -> None:
         connect("OpenAI")["endpoints"]
     )
     assert snapshots.everything() == before
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://api.openai.com/v1",
+        "https://api.openai.com",
+        "http://api.openai.com/v1",
+        "api.openai.com/v1/models",
+    ],
+)
+def test_each_spelling_of_its_url_is_the_provider(openai: Server, url: str) -> None:
+    found = connect(url, "--key", KEY, "--models", "gpt-5-nano")
+    assert (found["provider"], found["models"]) == ("openai", ["openai/gpt-5-nano"])
+    provider = Provider.objects.get()
+    assert (provider.name, provider.base_url) == ("OpenAI", "https://api.openai.com/v1")
+    # The policy and the price are those of the bundle.
+    assert provider.retains_prompts is True
+    endpoint = ModelEndpoint.objects.select_related("model", "price").get()
+    assert endpoint.model.canonical_slug == "openai/gpt-5-nano-2025-08-07"
+    assert f"{endpoint.price.completion.normalize():f}" == "0.0000004"
+
+
+@pytest.mark.parametrize(
+    ("url", "address", "expected"),
+    [
+        ("https://api.deepseek.com", "https://api.deepseek.com/v1", True),
+        ("https://api.z.ai/api/paas", "https://api.z.ai/api/paas/v4", True),
+        ("https://g.example/v1beta/openai", "https://g.example/v1beta", True),
+        ("https://d.example/v1", "https://d.example/v1/openai", True),
+        ("https://api.perplexity.ai/v1", "https://api.perplexity.ai", True),
+        # Another product at the same host, and other hosts.
+        ("https://api.z.ai/api/coding/paas/v4", "https://api.z.ai/api/paas/v4", False),
+        ("https://api.openai.com.evil.example/v1", "https://api.openai.com/v1", False),
+        ("https://api.openai.com:8443/v1", "https://api.openai.com/v1", False),
+        ("https://eu.api.openai.com/v1", "https://api.openai.com/v1", False),
+    ],
+)
+def test_another_server_is_not_the_provider(url: str, address: str, expected: bool) -> None:
+    assert is_same_place(url, address) is expected
 
 
 def test_models_narrow_what_is_imported(openai: Server) -> None:
