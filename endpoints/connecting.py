@@ -26,6 +26,7 @@ from catalog.connecting.connect import (
     ask_server,
     inspect,
     make_model,
+    name_new_models,
     name_some,
     read_wished_authorities,
     store,
@@ -139,7 +140,7 @@ def inspect_for(organization_id: UUID, wish: ConnectWish) -> OwnInspection:
     texts = [model.upstream_id for model in missing if model.output == "text"]
     named, own = _name_own(organization, provider, texts)
     others = [model for model in missing if model.output != "text"]
-    made = _name_listed(slug, [model.upstream_id for model in others])
+    made = name_new_models(slug, [model.upstream_id for model in others])
     place = server.base_url.removeprefix("https://").partition("/")[0]
     name = f"{kind.name} at {place}"
     new = name_some(list(made.values()))
@@ -409,12 +410,6 @@ def _name_own(
         {name: stored.get(slug.lower(), slug) for name, slug in slugs.items()},
         [name for name, slug in slugs.items() if slug.lower() not in stored],
     )
-
-
-def _name_listed(provider: str, names: Sequence[str]) -> dict[str, str]:
-    """Returns slugs for new models of the catalogue, none of those that it has."""
-    used = LanguageModel.objects.listed().filter(slug__startswith=f"{provider}/")
-    return name_models(provider, names, frozenset(used.values_list("slug", flat=True)))
 
 
 def _find_models(provider: PrivateProvider | None, names: Sequence[str]) -> dict[str, str]:

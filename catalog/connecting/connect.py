@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -18,6 +18,7 @@ from uuid import UUID
 import msgspec
 from django.conf import settings
 from django.db import transaction
+from django.db.models import Q
 
 from catalog import dialects, imports
 from catalog.capabilities import (
@@ -149,7 +150,7 @@ def inspect(wish: ConnectWish) -> Inspection:
     for slug, address in address_of.items():
         if address is not None and is_same_place(base_url, address):
             return _inspect_provider(wish, slug, bundle)
-    return _inspect_server(wish, base_url)
+    return _inspect_server(wish, base_url, address_of.keys())
 
 
 def store(found: Inspection, *, dry_run: bool = False) -> StoredConnection:
@@ -283,7 +284,8 @@ async def _try_some(
 # A server of one's own.
 
 
-def _inspect_server(wish: ConnectWish, base_url: str) -> Inspection:
+def _inspect_server(wish: ConnectWish, base_url: str, bundled: Collection[str]) -> Inspection:
+    """Asks a server of one's own; a new one gets no name of the ``bundled`` providers."""
     stored = Provider.objects.filter(
         base_url__in=[base_url, f"{base_url}/v1"], dialect=DialectName.OPENAI
     ).first()
@@ -292,10 +294,10 @@ def _inspect_server(wish: ConnectWish, base_url: str) -> Inspection:
     server, kind, models, test = asyncio.run(
         ask_server(wish, Server(base_url, "openai", secret, reach, wish.advice))
     )
-    row = _find_row(server.base_url, kind, stored)
+    row = _find_row(server.base_url, kind, stored, bundled)
     known = {} if stored is None else _known_models(stored)
     added = [model for model in models if model.upstream_id not in known]
-    slugs = name_models(row.slug, [model.upstream_id for model in added], known.values())
+    slugs = name_new_models(row.slug, [model.upstream_id for model in added])
     priced = {model.upstream_id: _read_pricing(model) for model in added}
     made = [model for model in added if priced[model.upstream_id] is not None]
     notes = []
@@ -379,19 +381,36 @@ def name_some(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + more
 
 
+def name_new_models(provider: str, upstream_ids: Sequence[str]) -> dict[str, str]:
+    """Returns slugs for new models of the catalogue.
+
+    None is the public or the permanent slug of a model, which would be rewritten and served by
+    them; not even of one that an operator took out.
+    """
+    start = f"{provider}/"
+    is_named = Q(slug__startswith=start) | Q(canonical_slug__startswith=start)
+    rows = LanguageModel.objects.filter(is_named).values_list("slug", "canonical_slug")
+    return name_models(provider, upstream_ids, {slug for row in rows for slug in row})
+
+
 def _known_models(provider: Provider) -> dict[str, str]:
     """Returns the slugs of a provider's models, also of those that an operator took out."""
     return dict(provider.endpoints.values_list("upstream_model_id", "model__slug"))
 
 
-def _find_row(base_url: str, kind: ServerKind, stored: Provider | None) -> ProviderRow:
-    """Returns the row of a provider: the stored one, or a new one."""
+def _find_row(
+    base_url: str, kind: ServerKind, stored: Provider | None, bundled: Collection[str]
+) -> ProviderRow:
+    """Returns the row of a provider: the stored one, or a new one.
+
+    Under the name of a bundled provider, a server would later be sent the key of that one.
+    """
     if stored is not None:
         row = provider_row(stored)
         row.base_url = base_url
         return row
-    taken = Provider.objects.filter(slug__startswith=kind.slug).values_list("slug", flat=True)
-    return make_provider(kind, base_url, DialectName.OPENAI, frozenset(taken))
+    slugs = Provider.objects.filter(slug__startswith=kind.slug).values_list("slug", flat=True)
+    return make_provider(kind, base_url, DialectName.OPENAI, {*slugs, *bundled})
 
 
 def make_provider(

@@ -143,6 +143,17 @@ def test_a_model_of_the_catalogue_is_not_named_by_the_host(
     assert LanguageModel.objects.get().name == "bge/sim-echo (Server)"
 
 
+def test_a_new_model_has_no_name_of_another_one(tenant: Tenant, upstream: Simulator) -> None:
+    factories.make_model("server/sim-echo", is_listed=False)
+    factories.make_model("acme/echo", canonical_slug="server/sim-echo-2")
+    before = snapshots.everything()["catalog.LanguageModel"]
+    upstream.models_status = 404
+    model = "bge/sim-echo"
+    found, _ = connect(*arguments_of(tenant, upstream, "--allow", "--models", model))
+    assert found["models"] == ["server/sim-echo-3"]
+    assert set(before) - set(snapshots.everything()["catalog.LanguageModel"]) == set()
+
+
 def test_a_dry_run_stores_nothing(tenant: Tenant, upstream: Simulator) -> None:
     with snapshots.unchanged():
         options = ("--allow", "--models", "sim-echo", "--dry-run")

@@ -365,8 +365,8 @@ class _Plan:
     def _make_model(self, deployment: Deployment, provider: ProviderRow) -> str:
         """Adds a model that nobody knows yet; returns its slug."""
         name = deployment.own_name
-        slug = name_models(provider.slug, [name], self.known.taken)[name]
-        self.known.taken.add(slug)
+        used = self.known.taken | self.known.models.keys()
+        slug = name_models(provider.slug, [name], used)[name]
         output = deployment.output or guess_output(deployment.upstream_id)
         model = ServedModel(name, deployment.context_length, output)
         try:

@@ -19,6 +19,7 @@ from catalog.models import LanguageModel, ModelEndpoint, Provider
 from config.credentials import Secret
 from config.egress import EgressPolicy
 from config.egress.addresses import PinnedHost, Proxy
+from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.operators import commands
 from tests.support.upstreams.listing import OLLAMA, VLLM, answer_models
@@ -115,6 +116,34 @@ def test_connect_again_adds_what_is_new_and_keeps_the_rest(ollama: Server) -> No
     third, _ = connect(url_of(ollama))
     assert third["endpoints"] == again["endpoints"]
     assert snapshots.everything() == before
+
+
+def test_connect_names_no_model_as_one_that_the_catalogue_has() -> None:
+    factories.make_model("server/llama", canonical_slug="acme/llama-2026-01-01")
+    factories.make_model("acme/phi", canonical_slug="server/phi")
+    factories.make_model("server/qwen", canonical_slug="server/qwen", is_listed=False)
+    before = snapshots.everything()["catalog.LanguageModel"]
+    rows = [{"id": name} for name in ("llama", "phi", "qwen", "new")]
+    with serving(answer_models(rows)) as server:
+        found, _ = connect(url_of(server), "--allow")
+        assert found["models"] == ["server/llama-2", "server/new", "server/phi-2", "server/qwen-2"]
+        after = snapshots.everything()
+        assert set(before) - set(after["catalog.LanguageModel"]) == set()
+        # Again: the new names stay.
+        assert connect(url_of(server))[0]["models"] == found["models"]
+        assert snapshots.everything() == after
+
+
+def test_a_server_gets_no_name_of_a_bundled_provider(settings: Any) -> None:
+    """``connect mistral`` would send the key of Mistral to it."""
+    settings.EGRESS_POLICY = EgressPolicy(
+        connect_timeout=5,
+        allowed_networks=(ip_network("127.0.0.1/32"),),
+        hosts={"mistral.lan": PinnedHost("127.0.0.1", None)},
+    )
+    with serving(answer_models([{"id": "small"}])) as server:
+        found, _ = connect(f"http://mistral.lan:{server.port}/v1")
+    assert (found["provider"], found["models"]) == ("mistral-2", ["mistral-2/small"])
 
 
 def test_connect_leaves_out_what_an_operator_took_out(ollama: Server) -> None:

@@ -14,6 +14,7 @@ from catalog import imports
 from catalog.models import LanguageModel, ModelAlias, ModelEndpoint, Provider
 from config.audit.entries import AuditEntry
 from config.egress import EgressPolicy
+from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.database.locks import at_once
 from tests.support.operators import commands, gateways
@@ -391,6 +392,17 @@ def test_what_an_operator_took_out_stays_out(write: Write) -> None:
     assert left_out(report) == [(1, "ours", "an operator took the endpoint out of the catalogue")]
     assert report["created"] == report["updated"] == counts(0, 0, 0, 0, 0)
     assert not ModelEndpoint.objects.get().is_listed
+
+
+def test_a_new_model_has_no_name_of_another_one(write: Write) -> None:
+    """Neither its public nor its permanent slug, though an operator took it out."""
+    factories.make_model("acme/other", canonical_slug="server/ours", is_listed=False)
+    factories.make_model("server/ours-2", is_listed=False)
+    before = snapshots.everything()["catalog.LanguageModel"]
+    prices = {"input_cost_per_token": 1.5e-7, "output_cost_per_token": 6e-7}
+    load(write(one("hosted_vllm/our-own", api_base="http://10.9.0.4:8000/v1", **prices)))
+    assert LanguageModel.objects.listed().get().slug == "server/ours-3"
+    assert set(before) - set(snapshots.everything()["catalog.LanguageModel"]) == set()
 
 
 def test_a_name_that_meant_one_provider_says_so(write: Write) -> None:
