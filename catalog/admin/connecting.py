@@ -88,7 +88,8 @@ class ConnectForm(forms.Form):
         required=False,
         label="Models",
         widget=TextWidget(attrs={"spellcheck": "false", "autocapitalize": "none"}),
-        help_text="Names, separated by commas, for a server that lists none. Empty for all.",
+        help_text="Names, separated by commas, for a server that lists none, or not to this key. "
+        "Empty for all.",
     )
 
     def __init__(self, user: AbstractUser, *args: Any, **kwargs: Any) -> None:

@@ -53,6 +53,9 @@ _BOUNDS: Final[Sequence[Mapping[str, int]]] = (
 )  # fmt: skip
 # How servers answer an operation that a model has not: a chat of a model of embeddings.
 _REFUSES_OPERATION: Final = (400, 404, 422, 501)
+# The statuses of a server or a proxy that may answer later, and that say nothing about the caller.
+_PASSING: Final = {407, 408, 429, *range(500, 600)} - {501}
+_LIST: Final = "the list of its models"
 _PORTS: Final = (
     "Ollama listens on 11434, vLLM on 8000, llama.cpp's server on 8080, LM Studio on 1234."
 )
@@ -238,28 +241,32 @@ async def list_models(
     """Returns the base URL at which the server lists its models, and the rows of the list.
 
     A URL without ``/v1`` is tried with it first. ``wants`` names models for a server that has no
-    list, or an empty one. Raises :class:`ConnectRefused`.
+    list, or an empty one, or refuses it to the key. Raises :class:`ConnectRefused`.
     """
     wanted = [{"id": name} for name in wants if name_of({"id": name})]
     bases = [server.base_url]
     if not _VERSION.search(server.base_url):
         # llama.cpp's server answers without it too, but not in OpenAI's format.
         bases.insert(0, f"{server.base_url}/v1")
-    answers: list[tuple[int, bytes]] = []
+    answers: dict[str, tuple[int, bytes]] = {}
     for base in bases:
         request = _build(_build_list, Call(Operation.CHAT, base, "", server.secret, {}))
         status, body = await _exchange(client, server, request, _LIST_SECONDS)
         if status == 200 and (rows := read_models(body)) is not None:
             # A server that loads a model when it is called may list none.
             return base, rows or wanted
-        answers.append((status, body))
+        answers[base] = status, body
     # An answer that wants something of the caller tells more than one that knows no such path.
-    status, body = next((each for each in answers if each[0] not in (200, 404, 405)), answers[-1])
-    if status not in (200, 404, 405):
-        raise _refuse_status(server, "the list of its models", status, body)
+    telling = [base for base, each in answers.items() if each[0] not in (200, 404, 405)]
+    if telling:
+        status, body = answers[telling[0]]
+        if not wants or status in _PASSING:
+            raise _refuse_status(server, _LIST, status, body)
     if wants:
-        has_path = server.base_url.count("/") > 2
-        return (server.base_url if has_path else bases[0]), wanted
+        # A key may not list models and yet call them: a test request tells.
+        likely = telling or bases
+        is_typed = server.base_url.count("/") > 2 and server.base_url in likely
+        return (server.base_url if is_typed else likely[0]), wanted
     tried = " and ".join(f"{base}/models" for base in bases)
     raise ConnectRefused(
         f"The server answers, but has no list of models at {tried}. Is it OpenAI-compatible, and "
@@ -462,6 +469,8 @@ def _refuse_status(server: Server, asked: str, status: int, body: bytes) -> Conn
                 f"The server refuses the key for {asked} ({status}). Check that it is whole, of "
                 "this server, and not expired."
             )
+            if asked == _LIST:
+                text += f" If it may not list what the server has, {advice.models}."
         case 402:
             text = f"The account of the key has no credit for {asked} (402)."
         case 404:

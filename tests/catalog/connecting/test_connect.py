@@ -22,7 +22,7 @@ from config.egress.addresses import PinnedHost, Proxy
 from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.operators import commands
-from tests.support.upstreams.listing import OLLAMA, VLLM, answer_models
+from tests.support.upstreams.listing import OLLAMA, VLLM, answer_models, send
 from tests.support.upstreams.tls import (
     Authority,
     Server,
@@ -249,7 +249,8 @@ def test_a_server_with_a_key_needs_it_and_the_right_one(tmp_path: Path) -> None:
         )
         assert refuse(url_of(server), "--allow", "--key", "sk-wrong-0123456789") == (
             "The server refuses the key for the list of its models (401). Check that it is whole, "
-            "of this server, and not expired. It says: Invalid API Key"
+            "of this server, and not expired. If it may not list what the server has, name its "
+            "models with --models A,B. It says: Invalid API Key"
         )
         file = tmp_path / "key"
         file.write_text(f"\ufeff{KEY}\n", "utf-8")  # as an editor of Windows saves it
@@ -387,6 +388,7 @@ BEHIND_A_PROXY = (
 def test_each_status_says_what_to_do(status: int, expected: str) -> None:
     with serving(answering(b"", f"{status} X")) as server:
         assert refuse(url_of(server), "--allow") == expected
+        assert refuse(url_of(server), "--allow", "--models", "mine") == expected
 
 
 def test_a_key_that_is_none_is_told(tmp_path: Path) -> None:
@@ -527,6 +529,28 @@ def test_models_without_a_list_are_named() -> None:
     with serving(without_list) as server:
         found, _ = connect(url_of(server, ""), "--allow", "--models", "mine, other")
         assert found["models"] == ["server-2/mine", "server-2/other"]
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 501])
+def test_a_key_that_may_not_list_models_connects_those_that_are_named(status: int) -> None:
+    script = answer_models([], key=KEY, prefix="/openai/v1")
+
+    def refuse_list(line: socket.socket, head: bytes, received: bytes) -> bool:
+        if head.startswith(b"GET /openai/v1/models "):
+            send(line, status, {"error": {"message": "Missing scopes: api.model.read"}})
+            return True
+        return script(line, head, received)
+
+    with serving(refuse_list) as server:
+        url = url_of(server, "/openai")
+        arguments = (url, "--allow", "--key", KEY, "--models", "mine")
+        wrong = (url, "--allow", "--key", "sk-wrong-0123456789", "--models", "mine")
+        assert refuse(*wrong).startswith(
+            "The server refuses the key for a test request to the model 'mine' (401). Check "
+        )
+        assert f"({status})" in refuse(*arguments[:-2])
+        assert connect(*arguments)[0]["models"] == ["server/mine"]
+        assert Provider.objects.get().base_url == url_of(server, "/openai/v1")
 
 
 @pytest.mark.parametrize("path", ["", "/v1", "/openai", "/openai/v1"])
