@@ -54,7 +54,7 @@ _BOUNDS: Final[Sequence[Mapping[str, int]]] = (
 # How servers answer an operation that a model has not: a chat of a model of embeddings.
 _REFUSES_OPERATION: Final = (400, 404, 422, 501)
 # The statuses of a server or a proxy that may answer later, and that say nothing about the caller.
-_PASSING: Final = {407, 408, 429, *range(500, 600)} - {501}
+_PASSING: Final = frozenset({407, 408, 429, *range(500, 600)} - {501})
 _LIST: Final = "the list of its models"
 _PORTS: Final = (
     "Ollama listens on 11434, vLLM on 8000, llama.cpp's server on 8080, LM Studio on 1234."
@@ -75,6 +75,14 @@ class ConnectRefused(Unprocessable):
 
 class OperationRefused(ConnectRefused):
     """The server refuses the operation: the model may be for another one."""
+
+
+class ExchangeFailed(ConnectRefused):
+    """No answer came that can be used; ``kind`` is that of the :class:`egress.EgressError`."""
+
+    def __init__(self, message: str, kind: str) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class Advice(NamedTuple):
@@ -249,9 +257,17 @@ async def list_models(
         # llama.cpp's server answers without it too, but not in OpenAI's format.
         bases.insert(0, f"{server.base_url}/v1")
     answers: dict[str, tuple[int, bytes]] = {}
+    unusable: ExchangeFailed | None = None
     for base in bases:
         request = _build(_build_list, Call(Operation.CHAT, base, "", server.secret, {}))
-        status, body = await _exchange(client, server, request, _LIST_SECONDS)
+        try:
+            status, body = await _exchange(client, server, request, _LIST_SECONDS)
+        except ExchangeFailed as exc:
+            # A redirect of one path says nothing about the other one.
+            if exc.kind != "protocol" or base == bases[-1]:
+                raise
+            unusable = exc
+            continue
         if status == 200 and (rows := read_models(body)) is not None:
             # A server that loads a model when it is called may list none.
             return base, rows or wanted
@@ -267,6 +283,8 @@ async def list_models(
         likely = telling or bases
         is_typed = server.base_url.count("/") > 2 and server.base_url in likely
         return (server.base_url if is_typed else likely[0]), wanted
+    if unusable is not None:
+        raise unusable
     tried = " and ".join(f"{base}/models" for base in bases)
     raise ConnectRefused(
         f"The server answers, but has no list of models at {tried}. Is it OpenAI-compatible, and "
@@ -358,7 +376,7 @@ def _read_answer(
     return clean_message(text, server.secret)[:200] if isinstance(text, str) else ""
 
 
-def _refuse_exchange(server: Server, exc: egress.EgressError) -> ConnectRefused:
+def _refuse_exchange(server: Server, exc: egress.EgressError) -> ExchangeFailed:
     """Returns the refusal that explains why a server could not be asked."""
     base = read_url(server.base_url)
     place = _place_of(base)
@@ -395,7 +413,7 @@ def _refuse_exchange(server: Server, exc: egress.EgressError) -> ConnectRefused:
             text = f"{base.host} changed its address meanwhile ({exc.detail}). Try again."
         case _:
             text = f"{place} cannot be asked: {exc}."
-    return ConnectRefused(text)
+    return ExchangeFailed(text, exc.kind)
 
 
 def _explain_silence(server: Server, base: BaseURL, exc: egress.EgressError) -> str:

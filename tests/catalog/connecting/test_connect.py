@@ -362,6 +362,22 @@ def test_a_path_of_another_format_is_not_taken() -> None:
         assert Provider.objects.get().base_url == url_of(server)
 
 
+def test_a_redirect_of_the_guessed_path_does_not_end_the_search() -> None:
+    script = answer_models([{"id": "mine"}], prefix="/api")
+
+    def redirect(line: socket.socket, head: bytes, received: bytes) -> bool:
+        if b"/v1/models " not in head:
+            return script(line, head, received)
+        line.sendall(b"HTTP/1.1 307 X\r\nLocation: /api/v1/models/\r\nContent-Length: 0\r\n\r\n")
+        return True
+
+    with serving(redirect) as server:
+        # Nothing is there either, so the redirect is what tells most.
+        assert "redirects are never followed" in refuse(url_of(server, "/none"), "--allow")
+        assert connect(url_of(server, "/api"), "--allow")[0]["models"] == ["server/mine"]
+        assert Provider.objects.get().base_url == url_of(server, "/api")
+
+
 def test_the_folders_of_a_file_are_no_part_of_a_name() -> None:
     with serving(
         answer_models([{"id": "/srv/models/tiny.gguf", "owned_by": "llamacpp"}])
