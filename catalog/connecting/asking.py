@@ -38,8 +38,6 @@ from config.egress.client import EgressClient
 from config.egress.errors import ConnectionLost, NameUnknown, ProxyFailed
 
 _LIST_SECONDS: Final = 20.0
-# A server may load the model first.
-_TRY_SECONDS: Final = 180.0
 _MOST_BYTES: Final = 16 * 1024 * 1024
 _QUESTION: Final = [{"role": "user", "content": "Answer with one word: which colour has snow?"}]
 FIELDS: Final[Mapping[str, tuple[Operation, Mapping[str, Any]]]] = {
@@ -261,7 +259,8 @@ async def list_models(
     for base in bases:
         request = _build(_build_list, Call(Operation.CHAT, base, "", server.secret, {}))
         try:
-            status, body = await _exchange(client, server, request, _LIST_SECONDS)
+            deadline = time.monotonic() + _LIST_SECONDS
+            status, body = await _exchange(client, server, request, deadline)
         except ExchangeFailed as exc:
             # A redirect of one path says nothing about the other one.
             if exc.kind != "protocol" or base == bases[-1]:
@@ -311,8 +310,13 @@ async def try_model(
     model: str,
     output: str,
     capabilities: Capabilities = UNDESCRIBED,
+    *,
+    deadline: float,
 ) -> TestResult:
-    """Sends a test request to a model and returns its answer; raises :class:`ConnectRefused`."""
+    """Sends a test request to a model and returns its answer; raises :class:`ConnectRefused`.
+
+    ``deadline`` is a time of :func:`time.monotonic`.
+    """
     dialect = dialects.get(server.dialect, capabilities)
     if dialect is None:
         problem = dialects.describe_missing_extra(server.dialect)
@@ -331,7 +335,7 @@ async def try_model(
     started = time.monotonic()
     for number, bound in enumerate(bounds, 1):
         request = _build(dialect.build, msgspec.structs.replace(call, fields={**fields, **bound}))
-        status, body = await _exchange(client, server, request, _TRY_SECONDS)
+        status, body = await _exchange(client, server, request, deadline)
         if status not in (400, 422) or number == len(bounds):
             break
     if status != 200:
@@ -341,14 +345,16 @@ async def try_model(
 
 
 async def _exchange(
-    client: EgressClient, server: Server, request: OutboundRequest, seconds: float
+    client: EgressClient, server: Server, request: OutboundRequest, deadline: float
 ) -> tuple[int, bytes]:
-    """Returns the status and the body of an answer; raises :class:`ConnectRefused`."""
+    """Returns the status and the body of an answer; raises :class:`ExchangeFailed`."""
+    seconds = deadline - time.monotonic()
     try:
-        response = await client.send(
-            request, first_byte_timeout=seconds, idle_timeout=seconds, reach=server.reach
+        response = await client.start(
+            request, idle_timeout=seconds, deadline=deadline, reach=server.reach
         )
         try:
+            await response.receive_head(seconds)
             return response.status, bytes(await response.read(limit=_MOST_BYTES))
         finally:
             response.close()

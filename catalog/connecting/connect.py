@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+import time
+from collections.abc import Collection, Container, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
@@ -17,7 +18,7 @@ from uuid import UUID
 
 import msgspec
 from django.conf import settings
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import Q
 
 from catalog import dialects, imports
@@ -31,6 +32,7 @@ from catalog.connecting.asking import (
     FIELDS,
     Advice,
     ConnectRefused,
+    ExchangeFailed,
     OperationRefused,
     Server,
     TestResult,
@@ -69,6 +71,8 @@ _ADDRESSES: Final = {"openrouter": "https://openrouter.ai/api/v1"}
 _FREE: Final = {"prompt": "0", "completion": "0"}
 # The models that are tried until one answers: a key need not serve each, nor a list be true.
 _TRIED: Final = 3
+# The time of all test requests together: a server may load the model first.
+_TRY_SECONDS: Final = 180.0
 _NAMED: Final = 10
 
 # The upstream's name of a model, and the outputs that it may have, the likeliest first.
@@ -179,14 +183,14 @@ def store(found: Inspection, *, dry_run: bool = False) -> StoredConnection:
                 "or their prices cannot be read. List them again in the console."
             )
         tested = None if found.test is None else found.test.model
-        connection = StoredConnection(
+        made = StoredConnection(
             provider.slug,
             list(dict.fromkeys(endpoint.model.slug for endpoint in endpoints)),
             [endpoint.pk for endpoint in endpoints],
             next((each.model.slug for each in endpoints if each.upstream_model_id == tested), None),
         )
         transaction.set_rollback(dry_run)
-    return connection
+    return made
 
 
 def stored_secret(provider: Provider | None) -> Secret | None:
@@ -218,7 +222,14 @@ def try_endpoints(
         )
         for each in endpoints
     ]
+    _release_database()
     return asyncio.run(_judge_and_try(server, tries, allows=False))[1]
+
+
+def _release_database() -> None:
+    """Closes the connection to the database: others may use it while a server is called."""
+    if not connection.in_atomic_block:
+        connection.close()
 
 
 def _make_server(
@@ -266,14 +277,20 @@ async def _try_some(
 
     Raises the refusal of the first one if none answers.
     """
+    deadline = time.monotonic() + _TRY_SECONDS
     problem: ConnectRefused | None = None
     known = [each for each in tries if each[1] and each[1][0] in FIELDS]
     for model, outputs, capabilities in known[:_TRIED]:
         for output in outputs:
             try:
-                return await try_model(client, server, model, output, capabilities)
+                return await try_model(
+                    client, server, model, output, capabilities, deadline=deadline
+                )
             except ConnectRefused as exc:
                 problem = problem or exc
+                if isinstance(exc, ExchangeFailed) and exc.kind == "timeout":
+                    # Another model of a silent server is no news.
+                    raise problem from None
                 if not isinstance(exc, OperationRefused):
                     break
     if problem is not None:
@@ -340,8 +357,16 @@ class AskedServer(NamedTuple):
     test: TestResult | None
 
 
-async def ask_server(wish: ConnectWish, server: Server) -> AskedServer:
-    """Asks a server for its models and tries one; raises :class:`ConnectRefused`."""
+def ask_server(wish: ConnectWish, server: Server) -> Coroutine[Any, Any, AskedServer]:
+    """Asks a server for its models and tries one; raises :class:`ConnectRefused`.
+
+    The connection to the database is closed before the coroutine runs.
+    """
+    _release_database()
+    return _ask_server(wish, server)
+
+
+async def _ask_server(wish: ConnectWish, server: Server) -> AskedServer:
     base = read_url(server.base_url)
     reach = await judge(base, server.reach, wish.advice, allows=wish.allows)
     server = replace(server, reach=reach)
@@ -477,6 +502,7 @@ def _inspect_provider(wish: ConnectWish, slug: str, bundle: Mapping[str, Any]) -
         dialect, base_url = stored.dialect, stored.base_url
     server = _make_server(dialect, base_url, secret, _reach_of(wish, stored), wish.advice)
     tries = _rank(server, catalog)
+    _release_database()
     reach, test = asyncio.run(_judge_and_try(server, tries, allows=wish.allows))
     return Inspection(
         slug=slug,

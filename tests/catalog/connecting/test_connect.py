@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import socket
 from collections.abc import Iterator
 from functools import partial
@@ -22,7 +23,7 @@ from config.egress.addresses import PinnedHost, Proxy
 from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.operators import commands
-from tests.support.upstreams.listing import OLLAMA, VLLM, answer_models, send
+from tests.support.upstreams.listing import OLLAMA, VLLM, answer_models, completion, send
 from tests.support.upstreams.tls import (
     Authority,
     Server,
@@ -348,6 +349,50 @@ def test_something_else_at_the_port_is_told() -> None:
             "The server is not ready for the list of its models (503). It may still load its "
             "model: try again in a minute. It says: Loading model"
         )
+
+
+def drip(line: socket.socket, body: bytes) -> bool:
+    """Answers with the body after 100 spaces, each of which takes 50 ms."""
+    line.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (100 + len(body)))
+    line.settimeout(0.05)
+    for _ in range(100):
+        line.sendall(b" ")
+        try:
+            line.recv(1)
+        except TimeoutError:
+            continue
+        # The client has left.
+        return False
+    line.sendall(body)
+    return False
+
+
+LATE = (
+    "127.0.0.1:{} accepts a connection and does not answer in time. Is the port right, and is the "
+    "server busy with other requests?"
+)
+
+
+def test_a_list_that_drips_is_not_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("catalog.connecting.asking._LIST_SECONDS", 1.0)
+    body = json.dumps({"data": [{"id": "mine"}]}).encode()
+    with serving(lambda line, head, received: drip(line, body)) as server:
+        assert refuse(url_of(server), "--allow") == LATE.format(server.port)
+
+
+def test_an_answer_that_drips_is_not_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("catalog.connecting.connect._TRY_SECONDS", 1.0)
+    script = answer_models([{"id": "a"}, {"id": "b"}])
+
+    def drip_chats(line: socket.socket, head: bytes, received: bytes) -> bool:
+        if head.startswith(b"GET "):
+            return script(line, head, received)
+        return drip(line, json.dumps(completion("a")).encode())
+
+    with serving(drip_chats) as server:
+        assert refuse(url_of(server), "--allow") == LATE.format(server.port)
+        # Another model of the same server is not tried.
+        assert [json.loads(body)["model"] for _, body in server.requests if body] == ["a"]
 
 
 def test_a_path_of_another_format_is_not_taken() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
+from django.db import connections
 from django.test import Client
 from django.urls import reverse
 
@@ -194,6 +196,31 @@ def test_an_endpoint_is_sent_a_test_request(operator: Client, ollama: Server) ->
     [said] = ask(operator, chat)
     assert re.fullmatch(r"llama3\.2:3b answered in [0-9]+ ms: White\.", said)
     assert ask(operator, speech) == ["There is no test request for this kind of model."]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_no_connection_to_the_database_waits_for_a_server(operator: Client) -> None:
+    script, own = answer_models(OLLAMA), connections["default"]
+    in_use: list[bool] = []
+
+    def look(line: socket.socket, head: bytes, received: bytes) -> bool:
+        in_use.append(own.connection is not None)
+        return script(line, head, received)
+
+    with serving(look) as server:
+        assert "answered in " in operator.post(PAGE, fill(server, key="", test="1")).text
+        provider = factories.make_provider(
+            base_url=f"http://127.0.0.1:{server.port}/v1",
+            allowed_networks=["127.0.0.1/32"],
+            is_keyless=True,
+        )
+        chat = factories.make_endpoint(
+            factories.make_model(), provider, upstream_model_id="llama3.2:3b"
+        )
+        [said] = ask(operator, chat)
+        assert "answered in " in said
+    # The list, a test request, and the one of the endpoint.
+    assert in_use == [False, False, False]
 
 
 @pytest.mark.django_db(transaction=True)
