@@ -682,9 +682,9 @@ async def drain(attempts: Attempts, tally: Tally, *, is_stream: bool) -> None:
     An upstream that fails, or refuses the request, before anything was delivered is free, as it is
     for a caller who stays.
     """
+    tally.allow(attempts.candidate, attempts.item.max_tokens)
     if attempts.is_sent and not tally.has_last_usage:
         await _read_rest(attempts, tally, is_stream=is_stream)
-    tally.allow(attempts.candidate, attempts.item.max_tokens)
     tally.reported_cost_nano = read_reported_cost(tally)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
 
 from billing.models import Excess
+from tests.support.bodies.lines import dial, post_bytes
+from tests.support.inference.endings import notice
 from tests.support.inference.prices import read_pricing
 from tests.support.inference.site import Site, events_of
 from tests.support.upstreams.speaking import Upstream
@@ -93,6 +96,41 @@ def test_research_costs_what_the_provider_counts(
     settled = site.settled()
     assert settled.cost_nano == 816_123_000
     assert settled.units == {"searches": 21, "citations": 19_028, "research": 193_947}
+    assert not Excess.objects.exists()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("lines", "rates", "billed"),
+    [
+        (LINES, {}, (816_123_000, {"searches": 21, "citations": 19_028, "research": 193_947})),
+        ([], {"request": "0.006"}, (97_226_000, None)),
+    ],
+)
+def test_leaving_before_the_first_byte_costs_what_staying_costs(
+    site: Site,
+    sonar: Upstream,
+    stream: bool,
+    lines: list[dict[str, Any]],
+    rates: dict[str, str],
+    billed: tuple[int, dict[str, int] | None],
+) -> None:
+    publish(site, sonar, *lines, **rates)
+    asked, may_answer = threading.Event(), threading.Event()
+
+    def answer_late(_: Any) -> tuple[str, Any]:
+        asked.set()
+        assert may_answer.wait(60)
+        return "200 OK", ANSWER
+
+    sonar.answer = answer_late
+    with dial(site, post_bytes(site, site.chat_body(max_tokens=20_000, stream=stream))):
+        assert asked.wait(60)
+    notice(site)
+    may_answer.set()
+    settled = site.settled()
+    assert (settled.status, settled.is_estimated) == ("cancelled", False)
+    assert (settled.cost_nano, settled.units) == billed
     assert not Excess.objects.exists()
 
 
