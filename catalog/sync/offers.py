@@ -7,7 +7,9 @@ from datetime import UTC, date, datetime
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
+from catalog.pricing.rules import KIND_OF_KEY, KINDS
 from catalog.sync.documents import MAX_ROWS, InvalidRow, UnreadableList, rate_text
 
 _MAX_COUNT: Final = 10**12
@@ -102,10 +104,42 @@ def read_offers(
         if offer is None or offer.key in found.offers or offer.key[1].endswith(_BATCH):
             found.ignored += 1
         else:
-            found.offers[offer.key] = offer
+            found.offers[offer.key] = _leave_out_repeats(offer)
     if not found.offers:
         raise UnreadableList("The list has no row that can be used. Is it of this source?")
     return found
+
+
+def _leave_out_repeats(offer: ListOffer) -> ListOffer:
+    """Returns an offer without the rates that only repeat the one that applies without them.
+
+    Where overrides change the repeated rate alone, such a rate would hide them: images in a long
+    prompt would cost what they cost in a short one.
+    """
+    pricing, overrides = offer.pricing, offer.pricing.get("overrides", ())
+    changed = {KIND_OF_KEY[key].name for each in overrides for key in each if key in KIND_OF_KEY}
+    stated = {KIND_OF_KEY[key].name: rate for key, rate in pricing.items() if key in KIND_OF_KEY}
+    stated |= {_name_line(line): line["price"] for line in offer.lines}
+    repeated = set()
+    for kind in KINDS:
+        followed = next((name for name in kind.otherwise if name in stated), None)
+        if followed not in changed or kind.name in changed:
+            continue
+        if stated.get(kind.name) == stated[followed]:
+            repeated.add(kind.name)
+            del stated[kind.name]
+    if not repeated:
+        return offer
+    names = {key for key, kind in KIND_OF_KEY.items() if kind.name in repeated}
+    return replace(
+        offer,
+        pricing={key: rate for key, rate in pricing.items() if key not in names},
+        lines=tuple(line for line in offer.lines if _name_line(line) not in repeated),
+    )
+
+
+def _name_line(line: Mapping[str, Any]) -> tuple[Any, str]:
+    return line["billable"], line.get("variant", "")
 
 
 def read_rate(row: Mapping[str, Any], key: str, *, per: int = 0) -> str | None:
