@@ -26,7 +26,7 @@ from catalog.aliases.spellings import NO_NAMES, put_first
 from catalog.dialects.shared.left_out import name_asked
 from catalog.dialects.shared.searches import WEB_SEARCH_OPTIONS
 from catalog.operations import OPERATIONS
-from catalog.pricing import Billable, Price
+from catalog.pricing import Billable
 from catalog.visibility import exclusions
 from config.api.errors import (
     LONGEST_RETRY_AFTER,
@@ -719,7 +719,7 @@ def _unmet_requirements(
     if "free" in variants and not route.price.is_free:
         reasons.append(Unusable.NOT_FREE)
     if preferences.max_price is not None and _exceeds(
-        route.price,
+        route,
         preferences.max_price,
         route.limits.bound_text(request.prompt_bound, request.messages, request.tool_count)
         + sum(map(route.limits.media.bound, request.media)),
@@ -773,15 +773,24 @@ def _lacks_a_parameter(route: Route, request: InferenceRequest) -> bool:
     )
 
 
-def _exceeds(price: Price, limit: MaxPrice, prompt_bound: int, request: InferenceRequest) -> bool:
+def _exceeds(route: Route, limit: MaxPrice, prompt_bound: int, request: InferenceRequest) -> bool:
     """Returns whether any rate that may apply to the request is above its limit."""
+    price = route.price
     image = price.highest(Billable.IMAGE, "input", prompt_bound)
     if request.allowed.output_images:
         image = max(image, price.highest_image(request.allowed.image_variant, prompt_bound))
     audio = price.highest(Billable.PROMPT, "audio", prompt_bound)
+    made = [(Billable.COMPLETION, ""), (Billable.REASONING, "")]
+    row = OPERATIONS[request.operation]
+    # A model that draws may do so where the request does not say what it wants.
+    if "image" in (request.outputs or (route.outputs if row.is_written else row.outputs)):
+        made.append((Billable.COMPLETION, "image"))
+    if "audio" in request.outputs or "audio_output" in row.counts:
+        made.append((Billable.COMPLETION, "audio"))
+    completion = max(price.highest(*kind, prompt_bound) for kind in made)
     rates = (
         (price.highest(Billable.PROMPT, "", prompt_bound) * _MILLION, limit.prompt),
-        (price.highest(Billable.COMPLETION, "", prompt_bound) * _MILLION, limit.completion),
+        (completion * _MILLION, limit.completion),
         (price.highest(Billable.REQUEST, "", prompt_bound), limit.request),
         (image, limit.image),
         (audio * _MILLION if price.has_rate(Billable.PROMPT, "audio") else _FREE, limit.audio),

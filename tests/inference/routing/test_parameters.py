@@ -81,6 +81,42 @@ def test_max_price_limits_the_images_of_an_answer(
     assert [each.reasons for each in found.excluded] == ([] if admitted else [["max_price"]])
 
 
+WRITES = {"messages": [{"role": "user", "content": "x"}]}
+DRAWS = {"text", "image"}
+
+
+@pytest.mark.parametrize(
+    ("operation", "body", "outputs", "dearest"),
+    [
+        # Thoughts cost more than text here. A model that only writes draws nothing.
+        (Operation.CHAT, WRITES, {"text"}, 20),
+        (Operation.CHAT, WRITES, {"text", "audio"}, 20),
+        (Operation.CHAT, {**WRITES, "modalities": ["text"]}, DRAWS, 20),
+        (Operation.CHAT, {**WRITES, "modalities": ["image", "text"]}, DRAWS, 120),
+        (Operation.CHAT, {**WRITES, "modalities": ["image"]}, set(), 120),
+        (Operation.CHAT, WRITES, DRAWS, 120),
+        (Operation.CHAT, {**WRITES, "modalities": ["text", "audio"]}, {"text", "audio"}, 64),
+        (Operation.IMAGES, {"prompt": "x"}, set(), 120),
+        (Operation.SPEECH, {"input": "x", "voice": "v"}, {"speech"}, 64),
+    ],
+)
+def test_max_price_limits_the_tokens_of_all_that_an_answer_may_have(
+    operation: Operation, body: dict[str, Any], outputs: set[str], dearest: int
+) -> None:
+    rules = (
+        Rule(Billable.REASONING, "token", Decimal("0.00002")),
+        Rule(Billable.COMPLETION, "token", Decimal("0.000064"), "audio"),
+    )
+    price = Price(Decimal(0), Decimal("0.000012"), image_output=Decimal("0.00012"), rules=rules)
+    endpoint = candidate(price, outputs=frozenset(outputs)).route
+    found = []
+    for limit in (dearest, dearest - 1):
+        whole = {"model": "a/b", "provider": {"max_price": {"completion": limit}}, **body}
+        request = parsing.parse(operation, json.dumps(whole).encode())
+        found.append(reasons(select(request, endpoint, by=select_candidates)))
+    assert found == [{}, {"x": ["max_price"]}]
+
+
 def test_only_requested_quantizations_are_candidates() -> None:
     coarse = route("two", quantization="int4")
     endpoints = [route("one", quantization="fp8"), coarse, route("three")]
