@@ -112,7 +112,11 @@ class _Response(CamelStruct):
         """Returns the usage of a number of images, without tokens if there are no counts."""
         counts = self.usage_metadata
         counted = None if counts is None else counts.total
-        return replace(counted or Usage(0, 0), output_images=images)
+        usage = replace(counted or Usage(0, 0), output_images=images)
+        if counts is None or counts.candidates_tokens_details:
+            return usage
+        # Without details all that is written is image, as the request asked for that alone.
+        return replace(usage, image_output=usage.completion - usage.reasoning)
 
 
 _decode = msgspec.json.Decoder(_Response).decode

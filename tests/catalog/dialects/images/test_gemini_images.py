@@ -137,6 +137,29 @@ def test_an_answer_has_the_image_and_its_tokens() -> None:
     assert (reply.model, reply.upstream_id, reply.choices) == ("gemini-image", "r", 1)
 
 
+@pytest.mark.parametrize(
+    ("made", "usage"),
+    [
+        ({"candidatesTokenCount": 1290}, Usage(12, 1290, image_output=1290, output_images=1)),
+        ({"totalTokenCount": 1302}, Usage(12, 1290, image_output=1290, output_images=1)),
+        (
+            {"candidatesTokenCount": 1290, "thoughtsTokenCount": 200},
+            Usage(12, 1490, reasoning=200, image_output=1290, output_images=1),
+        ),
+        (
+            {**COUNTS, "candidatesTokensDetails": [{"modality": "TEXT", "tokenCount": 20}]},
+            Usage(12, 1310, output_images=1),
+        ),
+        ({"promptTokenCount": None}, Usage(0, 0, output_images=1)),
+    ],
+)
+def test_without_details_all_but_the_thoughts_is_image(made: dict[str, Any], usage: Usage) -> None:
+    counts = {"promptTokenCount": 12, **made}
+    assert parsed(answer(IMAGE, usageMetadata=counts)).usage == usage
+    completed, _ = chunks_of(answer(IMAGE, usageMetadata=counts))
+    assert completed.usage == usage
+
+
 def test_an_answer_without_counts_counts_its_image() -> None:
     assert parsed(answer(IMAGE)).usage == Usage(0, 0, output_images=1)
 
