@@ -133,7 +133,7 @@ def apply(catalog: Catalog, *, dry_run: bool = False, on_row: RowListener | None
     report = Report.of_kinds(*KINDS, dry_run=dry_run)
     count_row = report.counter(on_row)
     with transaction.atomic():
-        lock_providers()
+        lock_catalogue()
         providers = {row.slug: row for row in Provider.objects.all()}
         _require_no_secrets(catalog.providers, providers)
         _upsert(
@@ -163,15 +163,18 @@ def apply(catalog: Catalog, *, dry_run: bool = False, on_row: RowListener | None
     return report
 
 
-def lock_providers() -> None:
-    """Locks the providers, as :func:`apply` does first: concurrent changes wait for each other.
+def lock_catalogue() -> None:
+    """Locks the providers and then the endpoints, as :func:`apply` does first.
 
-    A transaction that locks endpoints before it applies rows calls this, to avoid a deadlock.
+    Concurrent imports wait for each other, and what an operator saves meanwhile waits for them. A
+    transaction that compares endpoints before it applies rows calls this before it reads them: a
+    query that locks and reads at once loses an endpoint whose price changes while it waits.
     """
     with connection.cursor() as cursor:
         cursor.execute(_TAKE_TURNS)
     # The primary keys do not change, so the weaker lock lets inserts refer to these rows.
     list(Provider.objects.select_for_update(no_key=True).values_list("pk"))
+    list(ModelEndpoint.objects.select_for_update(no_key=True).order_by("pk").values_list("pk"))
 
 
 def export() -> tuple[bytes, dict[str, int]]:

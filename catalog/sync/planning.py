@@ -97,12 +97,8 @@ def digest_of(endpoint: ModelEndpoint) -> str:
 
 
 def stored_endpoints() -> Any:
-    """Returns the endpoints with their rows, locked until the transaction ends."""
-    return (
-        ModelEndpoint.objects.select_related("model", "provider", "price")
-        .select_for_update(no_key=True, of=("self",))
-        .order_by("pk")
-    )
+    """Returns the endpoints with their rows, which :func:`imports.lock_catalogue` has locked."""
+    return ModelEndpoint.objects.select_related("model", "provider", "price").order_by("pk")
 
 
 def make_plan(

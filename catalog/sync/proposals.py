@@ -87,7 +87,7 @@ def approve(proposal: CatalogProposal, *, by: str) -> None:
     """
     with transaction.atomic():
         proposal.approve(by=by)
-        imports.lock_providers()
+        imports.lock_catalogue()
         endpoint = None
         if proposal.endpoint_id is not None:
             endpoint = stored_endpoints().filter(pk=proposal.endpoint_id).first()

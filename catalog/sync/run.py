@@ -96,7 +96,7 @@ def sync_list(
     found = SOURCES[source](read_json(data), as_of)
     with audit.acting_as_nobody(), transaction.atomic():
         lock_waiting(source)
-        imports.lock_providers()
+        imports.lock_catalogue()
         plan = make_plan(
             found,
             source=source,

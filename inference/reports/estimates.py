@@ -40,7 +40,7 @@ def propose_estimates() -> int:
     """
     with audit.acting_as_nobody(), transaction.atomic():
         lock_waiting(_SOURCE)
-        imports.lock_providers()
+        imports.lock_catalogue()
         TokenSum.objects.exclude(endpoint_id__in=ModelEndpoint.objects.values("pk")).delete()
         told = Q(pk__in=TokenSum.objects.values("endpoint_id")) | Q(
             pk__in=Excess.objects.under_review().values("endpoint_id")

@@ -6,6 +6,8 @@ import copy
 import io
 import json
 from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import ExitStack
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -17,11 +19,13 @@ from django.db import IntegrityError, connection, transaction
 from catalog import imports
 from catalog.models import LanguageModel, ModelEndpoint, PriceVersion, Provider
 from config.bulk.problems import ImportRefused
+from config.bulk.report import RowOutcome
 from config.credentials import Secret
 from endpoints.models import PrivateEndpoint
 from tests.support import factories
 from tests.support.database import snapshots
-from tests.support.database.locks import at_once
+from tests.support.database.locks import at_once, beside, waiting
+from tests.support.machine.waiting import wait_until
 from tests.support.operators import commands
 
 FILE: dict[str, Any] = {
@@ -355,6 +359,47 @@ def test_import_does_not_block_inserts_that_refer_to_its_rows(
         [made] = together(create)
         assert PrivateEndpoint.objects.filter(pk=made).exists()
     assert LanguageModel.objects.filter(name="Changed").exists()
+
+
+def prices_of(endpoint: ModelEndpoint) -> list[str]:
+    """Returns the prompt rates that an endpoint has had, the present one last."""
+    endpoint.refresh_from_db()
+    versions = PriceVersion.objects.filter(subject_id=endpoint.pk).order_by("pk")
+    assert endpoint.price_id == versions[len(versions) - 1].pk
+    return [each.price.text("prompt") for each in versions]
+
+
+def test_a_price_that_is_set_during_an_import_stays(transactional_db: None) -> None:
+    load(FILE)
+    endpoint = ModelEndpoint.objects.get(upstream_model_id="falcon")
+    other = ModelEndpoint.objects.get(upstream_model_id="owl")
+    saving: list[Future[Any]] = []
+    with ExitStack() as threads:
+
+        def save_meanwhile(kind: str, row: str, outcome: RowOutcome, changes: Any = ()) -> None:
+            if kind == "endpoints" and outcome is RowOutcome.UPDATE:
+                reprice = partial(endpoint.reprice, factories.make_price("0.7"))
+                saving.append(threads.enter_context(beside(reprice)))
+                wait_until(lambda: waiting() or saving[0].done())
+
+        file = json.dumps(changed("endpoints", 0, "zdr", value=False)).encode()
+        report = imports.apply(imports.parse(file), on_row=save_meanwhile)
+    assert report.updated == NONE | {"endpoints": 1}
+    assert prices_of(endpoint) == ["0.0000005", "0.7"]
+    assert endpoint.zdr is False
+    assert prices_of(other) == ["1"]
+
+
+def test_an_import_reads_the_price_that_it_has_waited_for(transactional_db: None) -> None:
+    load(FILE)
+    endpoint = ModelEndpoint.objects.get(upstream_model_id="falcon")
+    file = changed("endpoints", 0, "zdr", value=False)
+    with ExitStack() as threads, transaction.atomic():
+        endpoint.reprice(factories.make_price("0.7"))
+        report = threads.enter_context(beside(partial(load, file)))
+        wait_until(waiting, "the import does not wait")
+    assert (report.result().created, report.result().updated) == (NONE, NONE | {"endpoints": 1})
+    assert prices_of(endpoint) == ["0.0000005", "0.7", "0.0000005"]
 
 
 def test_of_two_first_imports_at_once_the_second_changes_nothing(transactional_db: None) -> None:

@@ -86,7 +86,7 @@ def apply(
     count_row = report.counter(on_row)
     with transaction.atomic():
         # Of two imports at once, the second one sees what the first one has made.
-        imports.lock_providers()
+        imports.lock_catalogue()
         plan = _Plan(gateway, KnownModels.load())
         names = take_all(gateway, plan.known, plan.take)
         plan.tell_repeated()

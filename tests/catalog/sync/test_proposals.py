@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import date
 from decimal import Decimal
 from functools import partial
@@ -11,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
@@ -27,6 +28,8 @@ from tests.support import factories
 from tests.support.catalogue import make_proposal
 from tests.support.console import SUBMIT, listing, messages_of, page
 from tests.support.database import snapshots
+from tests.support.database.locks import beside, waiting
+from tests.support.machine.waiting import wait_until
 
 DAY = date(2026, 11, 12)
 _LOCKS = re.compile(" FOR (?:NO KEY )?UPDATE")
@@ -214,6 +217,19 @@ def test_concurrent_decisions_decide_once(together: Callable[..., list[Any]]) ->
     proposal = CatalogProposal.objects.get()
     doubled = ModelEndpoint.objects.get().price.completion == Decimal("4e-6")
     assert doubled == (proposal.status == "approved")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_sync_compares_the_price_that_it_has_waited_for() -> None:
+    endpoint = make_endpoint()
+    with ExitStack() as threads, transaction.atomic():
+        endpoint.reprice(factories.make_price("0.000003"))
+        threads.enter_context(beside(partial(sync, gpt_x=0.000002)))
+        wait_until(waiting, "the sync does not wait")
+    proposal = CatalogProposal.objects.get()
+    # The price is an operator's by now, so a person decides.
+    assert (proposal.endpoint_id, proposal.reason) == (endpoint.pk, "change")
+    assert proposal.changes[0]["old"] == "0.000003"
 
 
 def test_a_sync_and_an_approval_lock_in_one_order(endpoint: ModelEndpoint) -> None:
