@@ -281,14 +281,7 @@ def split_cost(price: Price, usage: Usage, at: int | None = None) -> Costs:
 
 def cost_nano(price: Price, usage: Usage, at: int | None = None) -> int:
     """Returns the cost of a usage in nano-USD, rounded half to even; see :func:`split_cost`."""
-    table = price.table
-    rates, variant = table.find_rates(usage.prompt, at), usage.image_variant
-    total = 0
-    for place, quantity in find_quantities(usage):
-        if quantity:
-            rate = rates.of_image(variant) if place == IMAGE else rates.rates[place]
-            total += quantity * rate
-    return round_scaled(total, table.scale)
+    return split_cost(price, usage, at).total
 
 
 def list_charges(price: Price, usage: Usage, at: int | None = None) -> list[Charge]:

@@ -145,7 +145,6 @@ def test_split_costs_are_the_rounded_sums_of_charges(price: Price, usage: Usage)
     rest = Fraction(price.image) * usage.images + Fraction(price.request)
     parts = (total, total - completion - rest, completion)
     assert costs[:3] == tuple(min(round(each * 10**9), MOST_NANO) for each in parts)
-    assert cost_nano(price, usage) == costs.total
 
 
 @given(rates)

@@ -329,7 +329,6 @@ def test_parts_add_up_and_a_round_trip_changes_nothing(
                                 reasoning=counts, cache_write_1h=counts))  # fmt: skip
     at = data.draw(st.integers(0, 10**10))
     costs = split_cost(price, usage, at)
-    assert costs.total == cost_nano(price, usage, at)
     whole = costs.prompt + costs.completion + costs.searches
     request = (
         cost_nano(price, Usage(usage.prompt, 0), at)
