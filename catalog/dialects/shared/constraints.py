@@ -311,6 +311,39 @@ def _is_object(schema: Mapping[str, Any]) -> bool:
     return kind == "object" or (isinstance(kind, list) and "object" in kind)
 
 
+# Keywords that say what a value is, of which a strict schema of OpenAI's must have one, and those
+# that it may not have.
+_KINDS: Final = frozenset(("type", "anyOf", "$ref"))
+_OPEN: Final = frozenset(
+    (
+        "allOf", "oneOf", "not", "if", "then", "else", "patternProperties", "prefixItems",
+        "dependentRequired", "dependentSchemas",
+    )
+)  # fmt: skip
+
+
+def is_closed(schema: Any, *, is_top: bool = True) -> bool:
+    """Tells whether a schema is an object's, and one that OpenAI takes as a strict one.
+
+    Each object inside requires all of its properties, and allows no others.
+    """
+    if not isinstance(schema, dict) or not _OPEN.isdisjoint(schema) or _KINDS.isdisjoint(schema):
+        return False
+    if is_top and ("anyOf" in schema or not _is_object(schema)):
+        return False
+    named = [schema.get(name, {}) for name in ("properties", "$defs", "definitions")]
+    required, choices = schema.get("required", []), schema.get("anyOf", [])
+    if not all(isinstance(each, dict) for each in named) or not isinstance(choices, list):
+        return False
+    if _is_object(schema) or "properties" in schema:
+        has_all = isinstance(required, list) and all(name in required for name in named[0])
+        if not has_all or schema.get("additionalProperties") is not False:
+            return False
+    items = [schema["items"]] if "items" in schema else []
+    inner = [*choices, *items, *(each for members in named for each in members.values())]
+    return all(is_closed(each, is_top=False) for each in inner)
+
+
 def restrict_schema(schema: Any) -> Any:
     """Returns a schema of few keywords; the model still reads the others in the description."""
     if isinstance(schema, list):

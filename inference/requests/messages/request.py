@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from catalog.dialects.anthropic.wire import ATTRIBUTION
-from catalog.dialects.shared.constraints import name_media_type
+from catalog.dialects.shared.constraints import is_closed, name_media_type
 from catalog.dialects.shared.messages import omit_none
 from catalog.dialects.shared.raw import is_empty
 from catalog.dialects.shared.replies import UNSIGNED_FORMAT
@@ -510,9 +510,17 @@ def _convert_tool(tool: FunctionTool) -> dict[str, Any]:
         name=tool.name,
         description=tool.description,
         parameters=tool.input_schema,
-        strict=tool.strict,
+        strict=tool.strict and _strictness(tool.input_schema),
     )
     return omit_none(type="function", function=function, cache_control=tool.cache_control)
+
+
+def _strictness(schema: _Raws) -> bool | None:
+    """Returns the ``strict`` of a schema: Anthropic's may have optional properties, OpenAI's not.
+
+    Without it a server does its best.
+    """
+    return is_closed(msgspec.json.decode(_encode(schema))) or None
 
 
 def _tool_choice(request: _Request) -> dict[str, Any]:
@@ -556,8 +564,9 @@ def _response_format(request: _Request) -> dict[str, Any] | None:
     config = request.output_config
     if config is None or config.format is None:
         return None
-    schema = {"name": "answer", "schema": config.format.schema, "strict": True}
-    return {"type": "json_schema", "json_schema": schema}
+    schema = config.format.schema
+    made = omit_none(name="answer", schema=schema, strict=_strictness(schema))
+    return {"type": "json_schema", "json_schema": made}
 
 
 def find_user(request: CommonFields) -> str | None:

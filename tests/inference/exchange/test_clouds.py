@@ -42,11 +42,9 @@ CLAUDES: Final = {
 }
 MAP: Final = {"type": "object", "additionalProperties": {"type": "string"}}
 STRICT: Final = {"name": "answer", "schema": MAP, "strict": True}
-FORM: Final = {"type": "json_schema", "schema": MAP}
 # The field of each interface that asks for an answer of a schema, and how it does.
 NAMED: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     CHAT: ("response_format", {"response_format": {"type": "json_schema", "json_schema": STRICT}}),
-    MESSAGES: ("output_config.format", {"output_config": {"format": FORM}}),
     RESPONSES: ("text.format", {"text": {"format": {"type": "json_schema", **STRICT}}}),
 }
 AT_THE_CLOUD: Final = {"provider": "Cloud", "model": "acme/falcon"}
@@ -290,6 +288,19 @@ def test_a_field_that_the_cloud_lacks_has_the_callers_name(
     assert clouds.requests == []
     row = site.settled()
     assert (row.status, row.cost_nano) == ("failed", 0)
+
+
+def test_messages_tell_the_cloud_in_words_what_its_schemas_lack(
+    site: Site, clouds: Simulator
+) -> None:
+    """Their callers do not say that a schema is strict."""
+    publish(site, CLOUDS["bedrock key"])
+    wanted = {"format": {"type": "json_schema", "schema": MAP}}
+    answer = site.ask(MESSAGES, output_config=wanted)
+    assert answer.status_code == 200, answer.text
+    [request] = clouds.requests
+    [part] = request.body["system"]
+    assert json.loads(part["text"].partition("\n")[2]) == MAP
 
 
 def test_text_completions_go_to_azure(site: Site, clouds: Simulator) -> None:

@@ -31,6 +31,14 @@ IMAGE = {"type": "base64", "media_type": "image/png", "data": "aGk="}
 PICTURE = {"type": "image", "source": IMAGE}
 CACHED = {"type": "ephemeral", "ttl": "1h"}
 TOOL = {"name": "get_weather", "input_schema": {"type": "object"}}
+WORD = {"type": "string"}
+CLOSED = {
+    "type": "object",
+    "properties": {"city": WORD},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+STRICT_TOOL = {**TOOL, "input_schema": CLOSED, "strict": True}
 
 
 def test_a_plain_request_becomes_one_user_message() -> None:
@@ -170,7 +178,7 @@ def test_an_answer_with_only_tool_calls_has_no_content() -> None:
     ("fields", "made"),
     [
         (
-            {"tools": [{**TOOL, "description": "Looks.", "strict": True, "cache_control": CACHED}]},
+            {"tools": [{**STRICT_TOOL, "description": "Looks.", "cache_control": CACHED}]},
             {
                 "tools": [
                     {
@@ -178,7 +186,7 @@ def test_an_answer_with_only_tool_calls_has_no_content() -> None:
                         "function": {
                             "name": "get_weather",
                             "description": "Looks.",
-                            "parameters": {"type": "object"},
+                            "parameters": CLOSED,
                             "strict": True,
                         },
                         "cache_control": CACHED,
@@ -214,15 +222,11 @@ def test_an_answer_with_only_tool_calls_has_no_content() -> None:
             {"reasoning": {"effort": "high", "enabled": True}},
         ),
         (
-            {"output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}}},
+            {"output_config": {"format": {"type": "json_schema", "schema": CLOSED}}},
             {
                 "response_format": {
                     "type": "json_schema",
-                    "json_schema": {
-                        "name": "answer",
-                        "schema": {"type": "object"},
-                        "strict": True,
-                    },
+                    "json_schema": {"name": "answer", "schema": CLOSED, "strict": True},
                 }
             },
         ),
@@ -249,6 +253,52 @@ def test_other_fields_are_translated_or_dropped(
     found = in_chat(**fields)
     del found["messages"]
     assert found == made
+
+
+def hold(schema: Any, **definitions: Any) -> dict[str, Any]:
+    """Returns the schema of an object with one property of this schema."""
+    return {**CLOSED, "properties": {"city": schema}, "$defs": definitions}
+
+
+@pytest.mark.parametrize(
+    ("schema", "is_strict"),
+    [
+        (hold({"anyOf": [CLOSED, {"type": "null"}]}), True),
+        (hold({"type": "array", "items": CLOSED}), True),
+        (hold({"$ref": "#/$defs/a"}, a=CLOSED), True),
+        (hold({"enum": ["a"], "type": ["string", "null"]}), True),
+        ({"type": "object", "additionalProperties": False}, True),
+        # One property is optional.
+        ({**CLOSED, "properties": {"city": WORD, "zip": WORD}}, False),
+        (hold({**CLOSED, "required": []}), False),
+        (hold({"anyOf": [{**CLOSED, "required": []}, WORD]}), False),
+        (hold({"type": "array", "items": {**CLOSED, "required": None}}), False),
+        (hold({"$ref": "#/$defs/a"}, a={**CLOSED, "required": []}), False),
+        # There may be others.
+        ({"type": "object"}, False),
+        (hold({"type": ["object", "null"], "additionalProperties": WORD}), False),
+        (hold({**CLOSED, "additionalProperties": True}), False),
+        # OpenAI's strict schemas have no such keywords, no value of any type, and an object on top.
+        (hold({"oneOf": [WORD]}), False),
+        (hold({"type": "object", "allOf": [CLOSED]}), False),
+        (hold({"title": "Any"}), False),
+        (hold(True), False),
+        ({"anyOf": [CLOSED, CLOSED]}, False),
+        ({"type": "array", "items": WORD}, False),
+        ({**CLOSED, "properties": [WORD]}, False),
+    ],
+)
+def test_a_schema_is_strict_if_openai_takes_it_so(schema: Any, is_strict: bool) -> None:
+    """Anthropic's schemas may have optional properties; the answer to such a one is best effort."""
+    wanted = {"format": {"type": "json_schema", "schema": schema}}
+    tools = [{**STRICT_TOOL, "input_schema": schema}, {**STRICT_TOOL, "strict": False}]
+    made = in_chat(output_config=wanted, tools=tools)
+    form = made["response_format"]["json_schema"]
+    strict, lax = (each["function"] for each in made["tools"])
+    assert (form.pop("strict", False), strict.pop("strict", False)) == (is_strict, is_strict)
+    assert form == {"name": "answer", "schema": schema}
+    assert strict == {"name": "get_weather", "parameters": schema}
+    assert lax["strict"] is False
 
 
 LETTER = {"type": "text", "media_type": "text/plain", "data": "a"}
