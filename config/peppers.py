@@ -19,6 +19,7 @@ from config.live_settings import settings
 
 API_KEY: Final = b"causeway.api-key"
 END_USER: Final = b"causeway.end-user"
+PROMPT_CACHE: Final = b"causeway.prompt-cache"
 BACKUP_CODE: Final = b"causeway.backup-code"
 # Digests of requests: a reader of the database cannot try out what was asked.
 REQUEST: Final = b"causeway.request"

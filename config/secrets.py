@@ -25,7 +25,14 @@ from django.conf import settings
 from django.db import models, transaction
 
 from config.credentials import Secret
-from config.peppers import API_KEY, BACKUP_CODE, END_USER, list_peppers, oldest_pepper
+from config.peppers import (
+    API_KEY,
+    BACKUP_CODE,
+    END_USER,
+    PROMPT_CACHE,
+    list_peppers,
+    oldest_pepper,
+)
 
 INFERENCE_PREFIX: Final = "sk-cw-"
 MANAGEMENT_PREFIX: Final = "mk-cw-"
@@ -136,6 +143,14 @@ def hash_end_user(organization_id: str, user: str) -> str:
     It is keyed by the oldest pepper, so that a new pepper changes no pseudonym.
     """
     return oldest_pepper(END_USER).digest(f"{organization_id}\0{user}")[:32]
+
+
+def hash_cache_key(organization_id: str, key: str) -> str:
+    """Returns what upstreams receive instead of a key of their cache: 64 characters.
+
+    No other organization's key becomes the same, and a new pepper changes none.
+    """
+    return oldest_pepper(PROMPT_CACHE).digest(f"{organization_id}\0{key}")
 
 
 def digest_backup_code(user_id: int, code: str) -> Sequence[str]:

@@ -35,7 +35,7 @@ from catalog.dialects.base import (
 from catalog.dialects.openai.speech import SpeechParser
 from catalog.dialects.shared.constraints import ODD_NAME, fit_names, restore_names
 from catalog.dialects.shared.left_out import name_asked
-from catalog.dialects.shared.raw import read_text
+from catalog.dialects.shared.raw import is_unset, read_text
 from catalog.dialects.wholes import JSON_TYPES, RenamingParser, is_stream, join_stream, split_reply
 from catalog.operations import OPERATIONS
 from config import egress
@@ -52,6 +52,7 @@ from config.clocks.clock import clock
 from config.egress.client import EgressClient, OutboundResponse
 from config.egress.rules import tighten
 from config.live_settings import settings
+from config.secrets import hash_cache_key
 from config.server.load.large_work import LARGE_BYTES
 from inference.admission.admit import Repinned
 from inference.admission.budgets import AffordableCandidate
@@ -93,6 +94,8 @@ _BUILDING_COPIES: Final = 2
 _FILE_OPERATIONS: Final = (Operation.SPEECH, Operation.TRANSCRIPTION)
 # How often the candidates are selected again between two attempts, while changes go on.
 _REPLANS: Final = 4
+# The field that names a place in the provider's cache, which all who use an account share.
+_CACHE_KEY: Final = "prompt_cache_key"
 
 
 @dataclass(slots=True)
@@ -472,13 +475,16 @@ class Attempts:
         own_total = tighten(math.inf, candidate.route.time_limits.total)
         self.attempt_deadline = min(self._deadline, time.monotonic() + own_total)
         call = build_call(candidate, request, self._admission.user, item.max_tokens)
+        native = call.native
+        if _CACHE_KEY in call.fields or (native is not None and _CACHE_KEY in native.fields):
+            call = _hide_cache_key(call, self._admission.authority.organization_id)
         try:
             for name in ("tools", "messages"):
                 raw = call.fields.get(name)
                 if (
                     isinstance(raw, msgspec.Raw)
                     and ODD_NAME.search(raw)
-                    and call.native is None
+                    and native is None
                     and OPERATIONS[request.operation].has_messages
                 ):
                     target = dialects.constraints_of(candidate.route.dialect, call.capabilities)
@@ -819,6 +825,22 @@ def build_call(
         is_billed_by_token=route.price.bills_completions,
         most_searches=request.server_tools.most_searches,
     )
+
+
+def _hide_cache_key(call: Call, organization_id: uuid.UUID) -> Call:
+    """Returns a call whose cache key is the organization's own, in each of its formats.
+
+    Organizations that share an account must not share a place in its cache: each would see in its
+    counts what another one has sent.
+    """
+    native = call.native
+    fields, body = {**call.fields}, {} if native is None else {**native.fields}
+    for form in (fields, body):
+        if not is_unset(raw := form.get(_CACHE_KEY, msgspec.Raw())):
+            form[_CACHE_KEY] = hash_cache_key(str(organization_id), bytes(raw).decode())
+    if native is not None:
+        native = replace(native, fields=body)
+    return replace(call, fields=fields, native=native)
 
 
 def _drop_unlisted(

@@ -6,7 +6,6 @@ of an answer is read from it: usage, status, model and size. The rest passes.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -238,10 +237,6 @@ def _build_body(call: Call) -> tuple[dict[str, Any], frozenset[str]]:
     user = _read(call.fields.get("user"))
     if user is not None:
         body["safety_identifier"] = user
-    if (key := body.get("prompt_cache_key")) is not None:
-        # Keys of two tenants must differ.
-        text = f"{user or ''}:{_read(key)}"
-        body["prompt_cache_key"] = hashlib.sha256(text.encode()).hexdigest()
     for name in ("max_tokens", "max_completion_tokens"):
         if (bound := call.fields.get(name)) is not None:
             body["max_output_tokens"] = bound

@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import requests
 from django.core.management import call_command
 from django.db import connection, transaction
@@ -20,6 +21,7 @@ from config.secrets import (
     digest_api_key,
     digest_backup_code,
     generate_api_key,
+    hash_cache_key,
     hash_end_user,
 )
 from tests.support import factories
@@ -214,18 +216,21 @@ def test_a_stored_restriction_to_keys_outlives_the_pepper(site: Site, settings: 
     assert (answer.status_code, answer.json()["usage"]["is_byok"]) == (200, True)
 
 
-def test_a_pseudonym_stays_while_the_oldest_pepper_is_listed(settings: Any) -> None:
+@pytest.mark.parametrize("hash_text", [hash_end_user, hash_cache_key])
+def test_a_pseudonym_stays_while_the_oldest_pepper_is_listed(
+    settings: Any, hash_text: Callable[[str, str], str]
+) -> None:
     old = settings.SECRET_KEY
-    before = hash_end_user("org", "ann")
+    before = hash_text("org", "ann")
     for secret_key, fallbacks, peppers in (
         (ONE, (old,), ()),
         (old, (), (TWO, old)),
         (THREE, (), (ONE, TWO, old)),
     ):
         rotate(settings, secret_key, *fallbacks, peppers=peppers)
-        assert hash_end_user("org", "ann") == before
+        assert hash_text("org", "ann") == before
     rotate(settings, THREE, peppers=(ONE, TWO))
-    assert hash_end_user("org", "ann") != before
+    assert hash_text("org", "ann") != before
 
 
 def test_backup_codes_are_read_by_all_peppers(settings: Any) -> None:

@@ -12,7 +12,7 @@ from openai import OpenAI
 
 from catalog.capabilities import NativeFormat
 from catalog.dialects.shared.messages import omit_none
-from catalog.models import LanguageModel
+from catalog.models import LanguageModel, Provider
 from config.credentials import Secret
 from inference.models import Generation
 from inference.requests.chat_replies import ReplyReasoning
@@ -24,7 +24,7 @@ from tests.support.governance import filter_secret
 from tests.support.inference.messages import events_of
 from tests.support.inference.prices import read_pricing
 from tests.support.inference.responses import asked, hold_back
-from tests.support.inference.site import OPERATOR_SECRET, RESPONSES, Site
+from tests.support.inference.site import CHAT, OPERATOR_SECRET, RESPONSES, Site
 from tests.support.upstreams.recorded_responses import (
     AGENT,
     COMPLETED,
@@ -146,6 +146,45 @@ def test_two_tenants_have_two_users_and_one_body(site: Site, codex: Upstream) ->
     for name in ("safety_identifier", "prompt_cache_key"):
         assert first.pop(name) != second.pop(name)
     assert first == second
+
+
+CHATTED: Final = {
+    "id": "chat_1",
+    "object": "chat.completion",
+    "created": 1763800000,
+    "model": "gpt-5-codex",
+    "choices": [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "I look."},
+            "finish_reason": "stop",
+        }
+    ],
+    "usage": {"prompt_tokens": 2, "completion_tokens": 2, "total_tokens": 4},
+}
+
+
+@pytest.mark.parametrize("key", ["bot", "ä" * 300])
+@pytest.mark.parametrize("is_own", [False, True])
+def test_two_tenants_have_two_keys_of_the_cache(
+    site: Site, speaker: Upstream, is_own: bool, key: str
+) -> None:
+    """Nobody names an end user. OpenAI accepts keys of up to 64 characters."""
+    publish(site, speaker, NativeFormat.BOTH)
+    speaker.answer = lambda body: ("200 OK", RESPONSE if "input" in body else CHATTED)
+    for tenant in (site.tenant, factories.make_tenant("Other")):
+        if is_own:
+            factories.make_credential(tenant, Provider.objects.get(slug="maker"))
+        for path, body in ((CHAT, site.chat_body()), (RESPONSES, asked())):
+            answer = site.post({**body, "prompt_cache_key": key}, path=path, key=tenant.api_key)
+            assert answer.status_code == 200, answer.text
+            found = answer.json()
+            told = found.get("prompt_cache_key") if path == RESPONSES else key
+            assert (found["usage"]["is_byok"], told) == (is_own, key)
+    first, second, third, fourth = (body["prompt_cache_key"] for _, _, body in speaker.seen())
+    assert (first, third) == (second, fourth)
+    assert first != third
+    assert [len(each) for each in (first, third)] == [64, 64]
 
 
 def test_the_answer_passes_with_our_id_model_and_cost(site: Site, codex: Upstream) -> None:
