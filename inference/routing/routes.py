@@ -371,7 +371,7 @@ class Candidate:
     ) -> list[str]:
         """Returns what the request offers or prefers, and the provider is not told of.
 
-        ``lost`` are the fields of its call that are not sent.
+        ``lost`` are the fields of its call that are not sent. The names are the caller's.
         """
         names = self.find_unpriced(request) | self.find_dearer(request)
         if self.route.drops_thinking(request):
@@ -386,7 +386,8 @@ class Candidate:
         options = self.options or {}
         names |= {f"provider.options.{name}" if name in options else name for name in lost}
         left_out = request.left_out if native is None else native.left_out
-        return [*left_out, *sorted(names.difference(left_out))]
+        told = {request.words.get(name, name) for name in names}
+        return [*left_out, *sorted(told.difference(left_out))]
 
     @property
     def pace(self) -> Pace | None:

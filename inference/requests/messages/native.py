@@ -114,8 +114,16 @@ _MARK: Final = b'"' + MARK.encode()
 _LEVELS: Final = 5
 # The member of a block that has a medium.
 _SOURCE: Final = re.compile(rb'"source"')
-# The names of fields that chat names otherwise.
-_WORDS: Final = {"response_format": "output_config.format", "reasoning": "thinking"}
+# The names of fields that chat names otherwise, and of thinking where an effort alone is sent.
+_WORDS: Final = {
+    "response_format": "output_config.format",
+    "reasoning": "thinking",
+    "reasoning.max_tokens": "thinking.budget_tokens",
+    "stop": "stop_sequences",
+    "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
+    "tools.function.strict": "tools.strict",
+}
+_EFFORT_WORDS: Final = {**_WORDS, "reasoning": "output_config.effort"}
 _HEADER: Final = re.compile(r"[\x20-\x7e]*")
 _PICTURE: Final = "image"
 _MEDIA: Final = frozenset((_PICTURE, "document"))
@@ -191,7 +199,9 @@ def parse_message(
         request = parsing.parse(
             Operation.CHAT, chat, session_id=session_id, is_checked=True, preset=preset
         )
-        request = replace(request, words=_WORDS)
+        wish = decode_members(request.fields.get("reasoning")) or {}
+        words = _EFFORT_WORDS if wish.keys() == {"effort"} else _WORDS
+        request = replace(request, words=words)
         has_wishes = (
             request.preferences.options
             or request.server_tools is not NO_TOOLS

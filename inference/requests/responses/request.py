@@ -179,8 +179,19 @@ _TOLD: Final = ("user", "safety_identifier", "prompt_cache_key")
 _MARK: Final = b'"' + MARK.encode()
 _MARKS: Final = (_MARK, b'"tools"', ESCAPE)
 _LOGPROBS: Final = "message.output_text.logprobs"
-# The name of a field that chat names otherwise.
-_WORDS: Final = {"response_format": "text.format"}
+# The names of fields that chat names otherwise; of ends of cached prefixes in OpenAI's words, too.
+_WORDS: Final = {
+    "response_format": "text.format",
+    "verbosity": "text.verbosity",
+    "logprobs": "include",
+    "tools.function.strict": "tools.strict",
+    "image_url.detail": "input_image.detail",
+    "video_url.processing": "input_video.processing",
+    "messages.images": "input.image_generation_call",
+}
+_CACHE_WORDS: Final = {
+    "cache_control": "prompt_cache_breakpoint", "cache_control.ttl": "prompt_cache_breakpoint.ttl",
+}  # fmt: skip
 # A longer text is not repeated in the answer, whose events would each keep it in memory.
 _ECHO_BYTES: Final = 65_536
 _decode = msgspec.json.Decoder(ResponsesRequest).decode
@@ -406,7 +417,7 @@ def parse_response(
     translated = to_chat(body, session_id=session_id)
     request = parsing.parse(Operation.CHAT, translated.chat, is_checked=True, preset=preset)
     left_out = (*request.left_out, *translated.left_out)
-    request = replace(request, left_out=left_out, words=_WORDS)
+    request = replace(request, left_out=left_out, words=_choose_words(request, body))
     members = _decode_members(body)
     if request.server_tools.searches and not is_unset(members.get("max_tool_calls", _Any())):
         raise field_error("max_tool_calls", _UNBOUND)
@@ -429,6 +440,16 @@ def parse_response(
         ),
         translated,
     )
+
+
+def _choose_words(request: InferenceRequest, body: bytes) -> dict[str, str]:
+    """Returns the caller's names of fields by those of chat; they depend on what the body has."""
+    words = {**_WORDS}
+    if "top_logprobs" in request.fields:
+        words["logprobs"] = "top_logprobs"
+    if b'"prompt_cache_breakpoint"' in body and b'"cache_control"' not in body:
+        words |= _CACHE_WORDS
+    return words
 
 
 def _read_native(body: bytes, members: _Raws, translated: Translated) -> NativeBody:

@@ -15,9 +15,11 @@ from catalog.dialects.base import Operation, Untranslatable
 from config.api.errors import InvalidRequest
 from inference.exchange.attempts import build_call
 from inference.requests import parsing
+from inference.requests.messages.native import parse_message
 from inference.requests.operations.completions import PARAMETERS
 from inference.requests.operations.gateway_fields import GATEWAY_FIELDS
 from inference.requests.operations.server_tools import PROVIDER_FIELDS
+from inference.requests.parsing import InferenceRequest
 from inference.requests.responses.request import parse_response
 from tests.support.dialects.reading import dialect_of
 from tests.support.inference.dialects import LOOK, secret_of
@@ -105,6 +107,13 @@ def send(dialect: str, capabilities: Capabilities, fields: dict[str, Any], **mem
     else:
         chat = {"messages": [{"role": "user", "content": "Hi"}], **asked}
         request = parsing.parse(Operation.CHAT, json.dumps(chat).encode())
+    return deliver(request, dialect, capabilities, **members)
+
+
+def deliver(
+    request: InferenceRequest, dialect: str, capabilities: Capabilities, **members: Any
+) -> Sent:
+    """Returns what an endpoint gets of a parsed request, and the names of what it does not get."""
     members = {"private": True, "dialect": dialect, "capabilities": capabilities, **members}
     candidate = select(request, route("own", **members)).candidates[0]
     call = build_call(candidate, request, None, None)
@@ -292,3 +301,79 @@ def test_members_of_messages_and_tools_are_named(
     for dialect in formats.split():
         assert send(dialect, UNDESCRIBED, fields).left_out == names
     assert send("openai", UNDESCRIBED, fields).left_out == []
+
+
+CLOSED: Final = {
+    "type": "object", "properties": {}, "required": [], "additionalProperties": False
+}  # fmt: skip
+OF_CLAUDE: Final = {"name": "look", "input_schema": CLOSED}
+OF_OPENAI: Final = {"type": "function", "name": "look", "parameters": CLOSED}
+ANSWERED: Final = {"type": "json_schema", "schema": CLOSED}
+PART: Final = {"type": "input_text", "text": "Hi"}
+
+
+def show_in(**members: Any) -> dict[str, Any]:
+    """Returns a request of Responses with a part that has these members."""
+    return {"input": [{"role": "user", "content": [{**PART, **members}]}]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({"stop_sequences": ["x"]}, ["stop_sequences"]),
+        ({"thinking": {"type": "enabled", "budget_tokens": 2048}}, ["thinking"]),
+        ({"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}, ["thinking"]),
+        ({"output_config": {"effort": "low"}}, ["output_config.effort"]),
+        ({"output_config": {"format": ANSWERED}}, ["output_config.format"]),
+        ({"tools": [OF_CLAUDE], "tool_choice": {"type": "any", "disable_parallel_tool_use": True}},
+         ["tool_choice", "tool_choice.disable_parallel_tool_use", "tools"]),
+        ({"temperature": 0.5, "top_k": 5}, ["temperature", "top_k"]),
+    ],
+)  # fmt: skip
+def test_what_messages_say_is_named_in_their_words(
+    fields: dict[str, Any], names: list[str]
+) -> None:
+    said = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4000}
+    request = parse_message(json.dumps({"model": "a/b", **said, **fields}).encode())
+    listed = {"supported_parameters": frozenset(("max_tokens",))}
+    assert deliver(request, "openai", UNDESCRIBED, **listed).left_out == names
+
+
+@pytest.mark.parametrize(
+    ("dialect", "capabilities", "fields", "names"),
+    [
+        ("gemini", UNDESCRIBED, {"tools": [{**OF_CLAUDE, "strict": True}]}, ["tools.strict"]),
+        # An option of the provider makes it a request of chat.
+        ("anthropic", CLAUDE, {"thinking": {"type": "enabled", "budget_tokens": 2048},
+                               "provider": {"options": {"own": {"stop": ["x"]}}}},
+         ["thinking.budget_tokens"]),
+    ],
+)  # fmt: skip
+def test_what_a_format_lacks_of_messages_is_named_in_their_words(
+    dialect: str, capabilities: Capabilities, fields: dict[str, Any], names: list[str]
+) -> None:
+    said = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4000}
+    request = parse_message(json.dumps({"model": "a/b", **said, **fields}).encode())
+    assert deliver(request, dialect, capabilities).left_out == names
+
+
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({"text": {"verbosity": "low"}}, ["text.verbosity"]),
+        ({"text": {"format": {**ANSWERED, "name": "a"}}}, []),
+        ({"top_logprobs": 3}, ["top_logprobs"]),
+        ({"include": ["message.output_text.logprobs"]}, ["include"]),
+        ({"tools": [{**OF_OPENAI, "strict": True}]}, ["tools.strict"]),
+        (show_in(type="input_image", image_url=SHOWN, detail="high"), ["input_image.detail"]),
+        (show_in(**{**WATCHED, "type": "input_video"}), ["input_video.processing"]),
+        (show_in(prompt_cache_breakpoint={"mode": "explicit"}), ["prompt_cache_breakpoint"]),
+        (show_in(cache_control={"type": "ephemeral"}), ["cache_control"]),
+    ],
+)
+def test_what_a_format_lacks_of_responses_is_named_in_their_words(
+    fields: dict[str, Any], names: list[str]
+) -> None:
+    body = {"model": "a/b", "input": "Hi", **fields}
+    request, _ = parse_response(json.dumps(body).encode())
+    assert deliver(request, "gemini", UNDESCRIBED).left_out == names
