@@ -168,14 +168,15 @@ _SAME: Final = (
     "deferred_tools", "stop_server_tools_when", "seed", "min_p", "top_a", "repetition_penalty",
     "logit_bias", "preset", "prompt_cache_options",
 )  # fmt: skip
-# Members of this gateway's chat, and what names the caller: no provider gets them in this format.
+# Members of chat alone, and what tells of the caller: no provider gets them in this format.
 _OWN: Final = GATEWAY_FIELDS | {
-    *_REFUSED, "cache_control", "image_config", "modalities", "client_metadata",
+    *_REFUSED, "cache_control", "image_config", "modalities", "prediction",
+    "client_metadata", "metadata",
 }  # fmt: skip
 # With these only the chat form says what the caller wants.
 _CHAT_ONLY: Final = ("image_config", "modalities")
-# What the gateway replaces on the way, and the answer repeats as the caller sent it.
-_TOLD: Final = ("user", "safety_identifier", "prompt_cache_key")
+# What the gateway replaces on the way, or keeps, and the answer repeats as the caller sent it.
+_TOLD: Final = ("user", "safety_identifier", "prompt_cache_key", "metadata")
 _MARK: Final = b'"' + MARK.encode()
 _MARKS: Final = (_MARK, b'"tools"', ESCAPE)
 _LOGPROBS: Final = "message.output_text.logprobs"

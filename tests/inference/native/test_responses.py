@@ -82,7 +82,7 @@ def sent(speaker: Upstream) -> dict[str, Any]:
 def as_ours(site: Site, row: Generation, response: dict[str, Any]) -> dict[str, Any]:
     identity = {"id": row.id, "model": site.model.slug, "provider": "Maker"}
     told = {"prompt_cache_key": AGENT["prompt_cache_key"], "safety_identifier": None, "user": None}
-    return {**response, **identity, **told}
+    return {**response, **identity, **told, "metadata": {}}
 
 
 def test_the_body_of_an_agent_arrives_as_it_was_sent(site: Site, codex: Upstream) -> None:
@@ -146,6 +146,18 @@ def test_two_tenants_have_two_users_and_one_body(site: Site, codex: Upstream) ->
     for name in ("safety_identifier", "prompt_cache_key"):
         assert first.pop(name) != second.pop(name)
     assert first == second
+
+
+@pytest.mark.parametrize(("stream", "times"), [(False, 1), (True, 3)])
+def test_metadata_stays_here_and_is_repeated(
+    site: Site, codex: Upstream, stream: bool, times: int
+) -> None:
+    kept = {"metadata": {"customer": "Ada"}, "prediction": {"type": "content", "content": "x"}}
+    answer = answered(site, {**AGENT, **kept, "stream": stream})
+    assert sent(codex).keys().isdisjoint(kept)
+    events = read_events(answer.content) if stream else [{"response": answer.json()}]
+    told = [each["response"]["metadata"] for each in events if "response" in each]
+    assert told == [kept["metadata"]] * times
 
 
 CHATTED: Final = {

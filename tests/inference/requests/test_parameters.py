@@ -9,16 +9,23 @@ from typing import Any, Final
 import msgspec
 import pytest
 from django.conf import settings
+from msgspec.structs import replace
 
+from catalog import dialects
+from catalog.capabilities import Capabilities, NativeFormat
 from catalog.dialects.base import Operation
 from config.api.errors import InvalidRequest
+from inference.exchange.attempts import build_call
 from inference.faces.routes import ROUTES
 from inference.requests import parsing
 from inference.requests.messages.native import parse_message
 from inference.requests.operations import ROWS as OPERATIONS
 from inference.requests.operations.gateway_fields import GATEWAY_FIELDS, MAX_TRACE_BYTES
 from inference.requests.parsing import InferenceRequest
-from inference.requests.responses.request import to_chat
+from inference.requests.responses.request import parse_response
+from tests.support.inference.dialects import secret_of
+from tests.support.inference.routes import route as route_of
+from tests.support.inference.routes import select
 
 PAGE: Final = settings.BASE_DIR / "docs/parameters.md"
 ROWS: Final = [
@@ -57,7 +64,7 @@ def read(route: str, /, **fields: Any) -> InferenceRequest:
     if route == "messages":
         return parse_message(body)
     if route == "responses":
-        return parsing.parse(Operation.CHAT, to_chat(body).chat, is_checked=True)
+        return parse_response(body)[0]
     return parsing.parse(ROUTES[f"/api/v1/{route}"].operation, body)
 
 
@@ -77,7 +84,22 @@ def outcome(route: str, name: str, value: Any) -> str:
     if tools.demanded:
         assert name in tools.demanded or (tools.asked_by or "").startswith(name)
         return "rate"
-    return "sent" if name in request.fields else "kept"
+    return "sent" if name in request.fields or name in read_native_body(request) else "kept"
+
+
+def read_native_body(request: InferenceRequest) -> dict[str, Any]:
+    """Returns what a provider gets that speaks the caller's own format; nothing without one."""
+    if request.native is None:
+        return {}
+    capabilities = Capabilities(native_format=request.native.format)
+    dialect = "anthropic" if request.native.format is NativeFormat.ANTHROPIC else "openai"
+    served = route_of("own", private=True, dialect=dialect, capabilities=capabilities)
+    call = build_call(select(request, served).candidates[0], request, None, None)
+    native = dialects.get_native(dialect, capabilities)
+    assert native is not None
+    built = native.build(replace(call, secret=secret_of(dialect, capabilities)))
+    body: dict[str, Any] = json.loads(b"".join((built.body, *built.rest)))
+    return body
 
 
 def test_the_page_has_every_field_of_the_gateway() -> None:
