@@ -65,10 +65,12 @@ class OwnInspection(Inspection):
     """What was found and tried for an organization.
 
     ``slugs`` are the permanent slugs of the models, by their upstream names. ``own`` are the names
-    of those that become the organization's own, and ``catalog`` has the other new ones.
+    of those that become the organization's own, and ``catalog`` has the other new ones. The
+    endpoints are validated in ``workspace``. ``has_key`` says that a key was given.
     """
 
     organization: Organization
+    workspace: Workspace
     provider: PrivateProvider | None
     base_url: str
     name: str
@@ -77,6 +79,7 @@ class OwnInspection(Inspection):
     allowed: Sequence[str]
     advice: Advice
     by: str
+    has_key: bool
 
     @property
     def networks(self) -> Sequence[str]:
@@ -121,15 +124,14 @@ def inspect_for(organization_id: UUID, wish: ConnectWish) -> OwnInspection:
     plain = _PLAIN.format(wish.advice)
     if base.scheme != "https":
         raise ConnectRefused(plain)
+    workspace = _find_workspace(organization)
     provider = _find_provider(organization, base.text)
     before = organization.reach
     authorities = read_wished_authorities(wish)
     if authorities and authorities not in before.authorities:
         authorities = "\n".join(filter(None, (before.authorities, authorities)))
     reach = Reach(before.networks, authorities or before.authorities)
-    secret = wish.secret or NO_SECRET
-    if wish.secret is None and (credential := _find_credential(organization, provider)):
-        secret = _reveal(credential)
+    secret = wish.secret or _find_secret(workspace, provider, base.host, wish.advice)
     asked = Server(base.text, "openai", secret, reach, wish.advice, plain)
     server, kind, models, test = asyncio.run(ask_server(wish, asked))
     names = [model.upstream_id for model in models]
@@ -156,6 +158,7 @@ def inspect_for(organization_id: UUID, wish: ConnectWish) -> OwnInspection:
         test=test,
         notes=notes if made else (),
         organization=organization,
+        workspace=workspace,
         provider=provider,
         base_url=server.base_url,
         name=name,
@@ -164,6 +167,7 @@ def inspect_for(organization_id: UUID, wish: ConnectWish) -> OwnInspection:
         allowed=[str(each) for each in server.reach.networks if each not in before.networks],
         advice=wish.advice,
         by=wish.by,
+        has_key=wish.secret is not None,
     )
 
 
@@ -180,13 +184,12 @@ def store_for(
         return StoredConnection(found.slug, slugs, [], None)
     made = _Made()
     try:
-        workspace = workspace_for(found.organization.pk, None)
         with transaction.atomic():
             stored = _store(found)
         made = stored
         drafts = [*made.waiting, *made.drafts]
         for endpoint in drafts:
-            _validate(endpoint, workspace, found.advice, asker)
+            _validate(endpoint, found.workspace, found.advice, asker)
         with transaction.atomic():
             for endpoint in drafts:
                 endpoint.activate(by=found.by)
@@ -247,20 +250,11 @@ def _store(found: OwnInspection) -> _Made:
             display_name=found.name,
             is_keyless=found.secret == NO_SECRET,
         )
-    stored = _find_credential(organization, provider)
-    if found.secret != NO_SECRET and stored is None:
+    if found.has_key:
         if provider.is_keyless:
             provider.edit(is_keyless=False)
             made.keyed = provider
-        made.credential = ByokCredential.objects.create_credential(
-            organization=organization,
-            workspace=None,
-            provider_slug=provider.slug,
-            secret=found.secret,
-        )
-    elif stored is not None and found.secret != (former := _reveal(stored)):
-        made.rotated = stored, former
-        stored.rotate(found.secret)
+        _store_key(found, provider, made)
     known = _find_present(found)
     made.waiting = [each for each in known.values() if each.status == PrivateEndpoint.Status.DRAFT]
     models = LanguageModel.objects.owned_by(organization.pk)
@@ -283,6 +277,29 @@ def _store(found: OwnInspection) -> _Made:
     )
     made.models = list(models.exclude(pk__in=present))
     return made
+
+
+def _store_key(found: OwnInspection, provider: PrivateProvider, made: _Made) -> None:
+    """Stores the key that was given, unless requests to the server use it already.
+
+    It replaces the key that they use for all models if there is one such key, and joins several.
+    """
+    host = read_url(found.base_url).host
+    judged = _judge_credentials(found.workspace, provider, host)
+    usable = [credential for credential, refusal in judged if refusal is None]
+    if any(_reveal(each) == found.secret for each in usable):
+        return
+    whole = [each for each in usable if each.allowed_models is None]
+    if len(whole) == 1:
+        made.rotated = whole[0], _reveal(whole[0])
+        whole[0].rotate(found.secret)
+        return
+    made.credential = ByokCredential.objects.create_credential(
+        organization=found.organization,
+        workspace=None,
+        provider_slug=provider.slug,
+        secret=found.secret,
+    )
 
 
 def _validate(
@@ -345,13 +362,37 @@ def _find_provider(organization: Organization, base_url: str) -> PrivateProvider
     return rows.filter(base_url__in=[base_url, f"{base_url}/v1"]).first()
 
 
-def _find_credential(
-    organization: Organization, provider: PrivateProvider | None
-) -> ByokCredential | None:
-    if provider is None:
-        return None
-    rows = ByokCredential.objects.for_organization(organization.pk)
-    return rows.filter(provider_slug=provider.slug).first()
+def _find_workspace(organization: Organization) -> Workspace:
+    try:
+        return workspace_for(organization.pk, None)
+    except GatewayError as exc:
+        raise ConnectRefused(str(exc)) from None
+
+
+def _judge_credentials(
+    workspace: Workspace, provider: PrivateProvider, host: str
+) -> list[tuple[ByokCredential, str | None]]:
+    """Returns the usable credentials in order, each with why it may not go to the host, if so."""
+    rows = ByokCredential.objects.usable_in(workspace, provider.slug)
+    return [(each, each.host_limits(provider.own_hosts()).refusal(host)) for each in rows]
+
+
+def _find_secret(
+    workspace: Workspace, provider: PrivateProvider | None, host: str, advice: Advice
+) -> Secret:
+    """Returns the secret that requests send to the host; ``NO_SECRET`` if they send none.
+
+    Raises :class:`ConnectRefused` if none of the credentials may go there.
+    """
+    if provider is None or provider.is_keyless:
+        return NO_SECRET
+    judged = _judge_credentials(workspace, provider, host)
+    for credential, refusal in judged:
+        if refusal is None:
+            return _reveal(credential)
+    if judged:
+        raise ConnectRefused(f"{judged[0][1]} Or {advice.key}.")
+    return NO_SECRET
 
 
 def _reveal(credential: ByokCredential) -> Secret:

@@ -16,9 +16,10 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
 
-from accounts.models import ByokCredential
+from accounts.models import ByokCredential, Workspace
 from catalog.connecting.servers import recognize
 from catalog.models import LanguageModel, ModelEndpoint, Provider
+from config.credentials import Secret
 from config.egress import EgressPolicy
 from config.local.certificates import ensure_certificates
 from endpoints.models import NewModel, PrivateEndpoint, PrivateProvider, ValidationStale
@@ -30,6 +31,8 @@ from tests.support.simulator.server import Simulator
 from tests.support.upstreams.tls import Authority, answering_anything
 
 KEY = "sk-of-the-server-0123456789"
+OTHER = "sk-of-something-else-0123456789"
+NEW = "sk-that-is-new-0123456789"
 
 
 @pytest.fixture(autouse=True)
@@ -110,6 +113,88 @@ def test_connect_activates_private_endpoints(tenant: Tenant, upstream: Simulator
     with snapshots.unchanged():
         again, _ = connect(arguments[0], *arguments[1:3], "--models", "sim-echo")
         assert again == {**found, "network_allowed": None, "test": again["test"]}
+
+
+@pytest.mark.parametrize(
+    ("stored", "is_keyless", "problem"),
+    [
+        (
+            {"bound_domains": ["llm.example.com"]},
+            False,
+            "The credential is bound by its first use ",
+        ),
+        ({"disabled": True}, False, "The server wants a key for the list of its models (401)"),
+        ({"disabled": False}, True, "The server wants a key for the list of its models (401)"),
+    ],
+)
+def test_a_stored_key_is_sent_only_where_requests_send_it(
+    tenant: Tenant, upstream: Simulator, stored: dict[str, Any], is_keyless: bool, problem: str
+) -> None:
+    arguments = arguments_of(tenant, upstream, "--allow", "--models", "sim-echo")
+    connect(*arguments)
+    ByokCredential.objects.update(**stored)
+    PrivateProvider.objects.update(is_keyless=is_keyless)
+    upstream.clear()
+    with snapshots.unchanged():
+        for options in ((), ("--dry-run",)):
+            said = refuse(*arguments[:3], *options)
+            assert said.startswith(problem)
+            assert "give it with --key-file FILE." in said
+    assert not any("authorization" in each.headers for each in upstream.requests)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "keys"),
+    [
+        ("disabled", True, [OTHER, NEW]),
+        ("workspace", "staging", [OTHER, NEW]),
+        ("allowed_models", ["acme/sim-echo"], [OTHER, NEW]),
+        ("allowed_hosts", ["elsewhere.example.com"], [OTHER, NEW]),
+        ("name", "also for everything", [OTHER, KEY, NEW]),
+    ],
+)
+def test_a_given_key_replaces_none_that_is_for_something_else(
+    tenant: Tenant, upstream: Simulator, field: str, value: Any, keys: list[str]
+) -> None:
+    upstream.keys = {KEY, OTHER, NEW}
+    connect(*arguments_of(tenant, upstream, "--allow", "--models", "sim-echo"))
+    if field == "workspace":
+        value = Workspace.objects.create_workspace(
+            organization_id=tenant.organization.pk, name=value, slug=value
+        )
+    rack: Any = PrivateProvider.objects.get()
+    first = factories.make_credential(tenant, rack, OTHER, **{"workspace": None, field: value})
+    factories.change(first, sort_order=-1)
+    with snapshots.unchanged():
+        connect(*arguments_of(tenant, upstream, "--models", "sim-echo"))
+    arguments = arguments_of(tenant, upstream, "--models", "sim-extra")
+    found, _ = connect(*(NEW if each == KEY else each for each in arguments))
+    assert found["models"] == ["acme/sim-extra"]
+    stored = ByokCredential.objects.order_by("sort_order")
+    assert [each.reveal().reveal() for each in stored] == keys
+
+
+def test_a_key_that_is_replaced_while_the_server_is_asked_stays(
+    tenant: Tenant, upstream: Simulator
+) -> None:
+    upstream.keys = {KEY, NEW}
+    arguments = arguments_of(tenant, upstream, "--allow", "--models", "sim-echo")
+    connect(*arguments)
+
+    def rotate() -> None:
+        try:
+            wait_until_held(upstream)
+            ByokCredential.objects.get().rotate(Secret(NEW))
+        finally:
+            upstream.release(3)
+            connection.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(rotate)
+        found, _ = connect(*arguments[:3], "--models", "sim-held")
+        pending.result(60)
+    assert found["models"] == ["acme/sim-held"]
+    assert ByokCredential.objects.get().reveal() == Secret(NEW)
 
 
 def test_a_model_of_the_catalogue_keeps_its_slug(tenant: Tenant, upstream: Simulator) -> None:
@@ -319,6 +404,17 @@ def test_a_key_for_a_server_that_fails_leaves_it_without_one(
     # Its endpoint is enabled as it was before.
     disabled.enable()
     assert PrivateEndpoint.objects.get(status="active") == disabled
+
+
+def test_a_given_key_is_used_also_where_one_was_left(
+    tenant: Tenant, upstream: Simulator, disabled: PrivateEndpoint
+) -> None:
+    rack: Any = disabled.private_provider
+    factories.make_credential(tenant, rack, OTHER, workspace=None)
+    found, _ = connect(*arguments_of(tenant, upstream, "--models", "sim-extra"))
+    assert found["models"] == ["acme/sim-extra"]
+    assert not PrivateProvider.objects.get().is_keyless
+    assert ByokCredential.objects.get().reveal() == Secret(KEY)
 
 
 def test_a_server_that_is_moved_while_a_connection_fails_proves_nothing(
