@@ -66,7 +66,8 @@ class OwnInspection(Inspection):
 
     ``slugs`` are the permanent slugs of the models, by their upstream names. ``own`` are the names
     of those that become the organization's own, and ``catalog`` has the other new ones. The
-    endpoints are validated in ``workspace``. ``has_key`` says that a key was given.
+    endpoints are validated in ``workspace``. ``allowed`` are networks that the organization lacks,
+    and ``authorities``, in PEM, those that were given. ``has_key`` says that a key was given.
     """
 
     organization: Organization
@@ -77,6 +78,7 @@ class OwnInspection(Inspection):
     slugs: Mapping[str, str]
     own: Collection[str]
     allowed: Sequence[str]
+    authorities: str
     advice: Advice
     by: str
     has_key: bool
@@ -128,9 +130,7 @@ def inspect_for(organization_id: UUID, wish: ConnectWish) -> OwnInspection:
     provider = _find_provider(organization, base.text)
     before = organization.reach
     authorities = read_wished_authorities(wish)
-    if authorities and authorities not in before.authorities:
-        authorities = "\n".join(filter(None, (before.authorities, authorities)))
-    reach = Reach(before.networks, authorities or before.authorities)
+    reach = Reach(before.networks, _join(before.authorities, authorities))
     secret = wish.secret or _find_secret(workspace, provider, base.host, wish.advice)
     asked = Server(base.text, "openai", secret, reach, wish.advice, plain)
     server, kind, models, test = asyncio.run(ask_server(wish, asked))
@@ -165,6 +165,7 @@ def inspect_for(organization_id: UUID, wish: ConnectWish) -> OwnInspection:
         slugs={**slugs, **named, **made},
         own=own,
         allowed=[str(each) for each in server.reach.networks if each not in before.networks],
+        authorities=authorities,
         advice=wish.advice,
         by=wish.by,
         has_key=wish.secret is not None,
@@ -213,12 +214,14 @@ def store_for(
 class _Made:
     """What a connection has stored, so that it can be removed again.
 
-    ``waiting`` are drafts that were there: a connection that was killed has left them. ``keyed`` is
-    a provider that was there and was called without a key, and ``proven`` are its disabled
-    endpoints, each with its validation and its configuration.
+    ``networks`` and ``authorities`` are those that the organization lacked. ``waiting`` are drafts
+    that were there: a connection that was killed has left them. ``keyed`` is a provider that was
+    there and was called without a key, and ``proven`` are its disabled endpoints, each with its
+    validation and its configuration.
     """
 
-    reach: tuple[list[str] | None, str] | None = None
+    networks: Sequence[str] = ()
+    authorities: str = ""
     provider: PrivateProvider | None = None
     keyed: PrivateProvider | None = None
     proven: Sequence[tuple[PrivateEndpoint, Validation, str]] = ()
@@ -232,15 +235,12 @@ class _Made:
 def _store(found: OwnInspection) -> _Made:
     """Stores the reach, the new models, the provider, its credential and the drafts."""
     organization = found.organization
-    made = _Made(reach=(organization.allowed_networks, organization.ca_certificates))
+    made = _Made()
     provider = found.provider
     if provider is not None and provider.is_keyless:
         # Endpoints are locked before their organization.
         made.proven = _lock_proven(provider)
-    organization.edit(
-        allowed_networks=[str(each) for each in found.reach.networks] or None,
-        ca_certificates=found.reach.authorities,
-    )
+    _widen_reach(found, made)
     imports.apply(found.catalog)
     if provider is None:
         provider = made.provider = PrivateProvider.objects.create_provider(
@@ -277,6 +277,41 @@ def _store(found: OwnInspection) -> _Made:
     )
     made.models = list(models.exclude(pk__in=present))
     return made
+
+
+def _widen_reach(found: OwnInspection, made: _Made) -> None:
+    """Allows the organization what the server needs, beside what others allow it meanwhile."""
+    organization = Organization.objects.lock(found.organization.pk)
+    present = {str(each) for each in organization.reach.networks}
+    made.networks = [each for each in found.allowed if each not in present]
+    if found.authorities not in organization.ca_certificates:
+        made.authorities = found.authorities
+    if made.networks or made.authorities:
+        organization.edit(
+            allowed_networks=[*(organization.allowed_networks or ()), *made.networks] or None,
+            ca_certificates=_join(organization.ca_certificates, made.authorities),
+        )
+
+
+def _narrow_reach(found: OwnInspection, made: _Made) -> None:
+    """Takes from the organization what :func:`_widen_reach` has added."""
+    if not made.networks and not made.authorities:
+        return
+    with transaction.atomic():
+        organization = Organization.objects.lock(found.organization.pk)
+        networks = organization.allowed_networks or ()
+        kept = organization.ca_certificates
+        if made.authorities:
+            kept = f"\n{kept}".replace(f"\n{made.authorities}", "", 1).removeprefix("\n")
+        organization.edit(
+            allowed_networks=[each for each in networks if each not in made.networks] or None,
+            ca_certificates=kept,
+        )
+
+
+def _join(known: str, given: str) -> str:
+    """Returns the authorities that are known, with the given ones if they are not among them."""
+    return known if given in known else "\n".join(filter(None, (known, given)))
 
 
 def _store_key(found: OwnInspection, provider: PrivateProvider, made: _Made) -> None:
@@ -340,9 +375,7 @@ def _remove(found: OwnInspection, made: _Made) -> None:
         for model in LanguageModel.objects.filter(canonical_slug__in=names):
             model.is_listed = False
             model.save_fields("is_listed")
-    if made.reach is not None:
-        networks, certificates = made.reach
-        found.organization.edit(allowed_networks=networks, ca_certificates=certificates)
+    _narrow_reach(found, made)
 
 
 def _lock_proven(provider: PrivateProvider) -> list[tuple[PrivateEndpoint, Validation, str]]:

@@ -16,7 +16,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
 
-from accounts.models import ByokCredential, Workspace
+from accounts.models import ByokCredential, Organization, Workspace
 from catalog.connecting.servers import recognize
 from catalog.models import LanguageModel, ModelEndpoint, Provider
 from config.credentials import Secret
@@ -215,6 +215,50 @@ def test_a_second_authority_is_kept_beside_the_first(
     connect(*arguments[:3], "--ca", other, "--models", "sim-echo")
     tenant.organization.refresh_from_db()
     texts = [Path(each).read_text().strip() for each in (upstream.authority, other)]  # type: ignore[attr-defined]
+    assert tenant.organization.ca_certificates == "\n".join(texts)
+    with snapshots.unchanged():
+        connect(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("models", "networks"),
+    [
+        ("sim-held", ["10.9.9.9/32", "127.0.0.1/32"]),
+        ("sim-echo,sim-held,sim-no-usage", ["10.9.9.9/32"]),
+    ],
+    ids=["while the server is asked", "before a validation fails"],
+)
+def test_what_others_allow_meanwhile_stays(
+    tenant: Tenant, upstream: Simulator, tmp_path: Path, models: str, networks: list[str]
+) -> None:
+    (tmp_path / "other").mkdir()
+    other = Path(Authority(tmp_path / "other").bundle).read_text().strip()
+
+    def allow() -> None:
+        try:
+            wait_until_held(upstream)
+            organization = Organization.objects.get(pk=tenant.organization.pk)
+            authorities = filter(None, (organization.ca_certificates, other))
+            organization.edit(
+                allowed_networks=[*(organization.allowed_networks or ()), "10.9.9.9/32"],
+                ca_certificates="\n".join(authorities),
+            )
+        finally:
+            upstream.release(3)
+            connection.close()
+
+    arguments = arguments_of(tenant, upstream, "--allow", "--models", models)
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(allow)
+        if len(networks) == 2:
+            connect(*arguments)
+        else:
+            assert "(missing_usage)" in refuse(*arguments)
+        pending.result(60)
+    own = Path(upstream.authority).read_text().strip()  # type: ignore[attr-defined]
+    tenant.organization.refresh_from_db()
+    assert tenant.organization.allowed_networks == networks
+    texts = [other, own] if len(networks) == 2 else [other]
     assert tenant.organization.ca_certificates == "\n".join(texts)
 
 
