@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final
@@ -31,7 +32,7 @@ from catalog.connecting.connect import (
     read_wished_authorities,
     store,
 )
-from catalog.connecting.servers import ServerKind, name_models, number_names
+from catalog.connecting.servers import ServedModel, ServerKind, name_models, number_names
 from catalog.models import LanguageModel, Provider
 from catalog.pricing import Price
 from config.api.errors import GatewayError
@@ -42,6 +43,7 @@ from config.secrets import DecryptionFailed
 from endpoints import validation
 from endpoints.models import (
     Draft,
+    EndpointNotFound,
     NewModel,
     PrivateEndpoint,
     PrivateProvider,
@@ -57,6 +59,11 @@ _PLAIN: Final = (
     "Caddy or nginx, and connect its https:// URL; for an authority of your own, {0.authorities}. "
     "Or {0.catalogue}: a provider of the catalogue may be called by http:// in a network that you "
     "allow, and its models are there for every organization."
+)
+_NEW: Final = "New in the catalogue, where others see the name, without a public endpoint: {}."
+_OFF: Final = (
+    "Disabled, and left so: {}. To use them, enable their private endpoints in the console or with "
+    "POST /private-endpoints/{{id}}/enable."
 )
 
 
@@ -134,6 +141,7 @@ def inspect_for(organization_id: UUID, wish: ConnectWish) -> OwnInspection:
     secret = wish.secret or _find_secret(workspace, provider, base.host, wish.advice)
     asked = Server(base.text, "openai", secret, reach, wish.advice, plain)
     server, kind, models, test = asyncio.run(ask_server(wish, asked))
+    models, off = _leave_disabled(provider, server.base_url, models, wish)
     names = [model.upstream_id for model in models]
     slug = _free_slug(organization, kind) if provider is None else provider.slug
     slugs = _find_models(provider, names)
@@ -143,10 +151,9 @@ def inspect_for(organization_id: UUID, wish: ConnectWish) -> OwnInspection:
     named, own = _name_own(organization, provider, texts)
     others = [model for model in missing if model.output != "text"]
     made = name_new_models(slug, [model.upstream_id for model in others])
+    told = {_NEW: list(made.values()), _OFF: off}
     place = server.base_url.removeprefix("https://").partition("/")[0]
     name = f"{kind.name} at {place}"
-    new = name_some(list(made.values()))
-    notes = [f"New in the catalogue, where others see the name, without a public endpoint: {new}."]
     return OwnInspection(
         slug=slug,
         catalog=imports.Catalog(
@@ -156,7 +163,7 @@ def inspect_for(organization_id: UUID, wish: ConnectWish) -> OwnInspection:
         secret=server.secret,
         reach=server.reach,
         test=test,
-        notes=notes if made else (),
+        notes=[note.format(name_some(some)) for note, some in told.items() if some],
         organization=organization,
         workspace=workspace,
         provider=provider,
@@ -189,11 +196,13 @@ def store_for(
             stored = _store(found)
         made = stored
         drafts = [*made.waiting, *made.drafts]
-        for endpoint in drafts:
+        for endpoint in (*made.unproven, *drafts):
             _validate(endpoint, found.workspace, found.advice, asker)
         with transaction.atomic():
             for endpoint in drafts:
                 endpoint.activate(by=found.by)
+            for endpoint in made.unproven:
+                endpoint.enable(by=found.by)
     except BaseException as exc:
         # Nothing stays after an interrupt either.
         _remove(found, made)
@@ -215,9 +224,10 @@ class _Made:
     """What a connection has stored, so that it can be removed again.
 
     ``networks`` and ``authorities`` are those that the organization lacked. ``waiting`` are drafts
-    that were there: a connection that was killed has left them. ``keyed`` is a provider that was
-    there and was called without a key, and ``proven`` are its disabled endpoints, each with its
-    validation and its configuration.
+    that were there: a connection that was killed has left them. ``unproven`` are disabled endpoints
+    whose provider has changed since their validation. ``keyed`` is a provider that was there and
+    was called without a key, and ``proven`` are its disabled endpoints, each with its validation
+    and its configuration.
     """
 
     networks: Sequence[str] = ()
@@ -229,6 +239,7 @@ class _Made:
     rotated: tuple[ByokCredential, Secret] | None = None
     drafts: list[PrivateEndpoint] = field(default_factory=list)
     waiting: Sequence[PrivateEndpoint] = ()
+    unproven: Sequence[PrivateEndpoint] = ()
     models: list[LanguageModel] = field(default_factory=list)
 
 
@@ -255,8 +266,9 @@ def _store(found: OwnInspection) -> _Made:
             provider.edit(is_keyless=False)
             made.keyed = provider
         _store_key(found, provider, made)
-    known = _find_present(found)
+    known = _find_present(_endpoints_of(found), found.base_url)
     made.waiting = [each for each in known.values() if each.status == PrivateEndpoint.Status.DRAFT]
+    made.unproven = [each for each in known.values() if _is_disabled(each, is_proven=False)]
     models = LanguageModel.objects.owned_by(organization.pk)
     present = list(models.values_list("pk", flat=True))
     made.drafts = PrivateEndpoint.objects.create_drafts(
@@ -340,8 +352,9 @@ def _store_key(found: OwnInspection, provider: PrivateProvider, made: _Made) -> 
 def _validate(
     endpoint: PrivateEndpoint, workspace: Workspace, advice: Advice, asker: Asker | None
 ) -> None:
-    """Validates a draft by live calls; raises :class:`ConnectRefused` with the failed check."""
-    result = validation.run(endpoint, workspace_id=workspace.pk, asker=asker)
+    """Validates an endpoint by live calls; raises :class:`ConnectRefused` with the failed check."""
+    again = endpoint.status == PrivateEndpoint.Status.DISABLED
+    result = validation.run(endpoint, workspace_id=workspace.pk, asker=asker, again=again)
     failed = next((check for check in result.checks if not check["passed"]), None)
     if failed is None:
         return
@@ -357,6 +370,9 @@ def _remove(found: OwnInspection, made: _Made) -> None:
     """Removes what a failed connection has stored."""
     for endpoint in made.drafts:
         endpoint.remove(draft_only=True, by=found.by)
+    for endpoint in made.unproven:
+        with suppress(EndpointNotFound):
+            endpoint.forget_validation()
     if made.credential is not None:
         made.credential.remove()
     if made.rotated is not None and made.rotated[1] != NO_SECRET:
@@ -446,14 +462,42 @@ def _endpoints_of(found: OwnInspection) -> Any:
     )
 
 
-def _find_present(found: OwnInspection) -> dict[str, PrivateEndpoint]:
-    """Returns the endpoint that each connected model has already: a draft if it has no other."""
-    # A draft with an address of its own is at another server.
-    elsewhere = Q(status=PrivateEndpoint.Status.DRAFT, base_url__isnull=False)
+def _find_present(endpoints: Any, base_url: str) -> dict[str, PrivateEndpoint]:
+    """Returns the endpoint that each model has: an active one, a disabled one, or else a draft."""
+    active = PrivateEndpoint.Status.ACTIVE
+    rows = endpoints.order_by("activated_at", "created_at")
     first: dict[str, PrivateEndpoint] = {}
-    for endpoint in _endpoints_of(found).exclude(elsewhere).order_by("activated_at", "created_at"):
-        first.setdefault(endpoint.upstream_model_id, endpoint)
+    for endpoint in sorted(rows, key=lambda each: each.status != active):
+        # One with an address of its own is at another server.
+        if endpoint.status == active or endpoint.base_url in (None, base_url):
+            first.setdefault(endpoint.upstream_model_id, endpoint)
     return first
+
+
+def _is_disabled(endpoint: PrivateEndpoint, *, is_proven: bool) -> bool:
+    is_disabled = endpoint.status == PrivateEndpoint.Status.DISABLED
+    return is_disabled and (endpoint.validation_id is not None) == is_proven
+
+
+def _leave_disabled(
+    provider: PrivateProvider | None, base_url: str, models: list[ServedModel], wish: ConnectWish
+) -> tuple[list[ServedModel], list[str]]:
+    """Returns the models to connect, and the slugs of those whose endpoint stays disabled.
+
+    One that could be enabled as it is was disabled for a reason. If its provider has changed since
+    its validation, or gets its first key now, it is connected again. Raises
+    :class:`ConnectRefused` if no model is left.
+    """
+    if provider is None or (provider.is_keyless and wish.secret is not None):
+        return models, []
+    rows = provider.endpoints.filter(deleted_at=None).select_related("model")
+    present = _find_present(rows, base_url)
+    off = {name: each for name, each in present.items() if _is_disabled(each, is_proven=True)}
+    wanted = [model for model in models if model.upstream_id not in off]
+    left = [off[model.upstream_id].model.slug for model in models if model.upstream_id in off]
+    if not wanted:
+        raise ConnectRefused(_OFF.format(name_some(left)))
+    return wanted, left
 
 
 def _free_slug(organization: Organization, kind: ServerKind) -> str:

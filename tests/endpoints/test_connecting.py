@@ -25,7 +25,7 @@ from config.local.certificates import ensure_certificates
 from endpoints.models import NewModel, PrivateEndpoint, PrivateProvider, ValidationStale
 from tests.support import factories
 from tests.support.database import snapshots
-from tests.support.endpoints.validating import wait_until_held
+from tests.support.endpoints.validating import validate, wait_until_held
 from tests.support.factories import Tenant
 from tests.support.simulator.server import Simulator
 from tests.support.upstreams.tls import Authority, answering_anything
@@ -448,6 +448,68 @@ def test_a_key_for_a_server_that_fails_leaves_it_without_one(
     # Its endpoint is enabled as it was before.
     disabled.enable()
     assert PrivateEndpoint.objects.get(status="active") == disabled
+
+
+def test_a_server_that_gets_a_key_serves_what_was_disabled_for_it(
+    tenant: Tenant, upstream: Simulator, disabled: PrivateEndpoint
+) -> None:
+    found, notes = connect(*arguments_of(tenant, upstream, "--models", "sim-echo,sim-extra"))
+    assert (found["models"], notes) == (["acme/sim-echo", "acme/sim-extra"], "")
+    disabled.refresh_from_db()
+    assert (str(disabled.pk) in found["endpoints"], disabled.activated_by) == (True, "connect")
+    assert disabled.validation is not None
+    assert disabled.validation.credential == ByokCredential.objects.get()
+
+
+def test_what_an_owner_has_disabled_stays_so(tenant: Tenant, upstream: Simulator) -> None:
+    connect(*arguments_of(tenant, upstream, "--allow", "--models", "sim-echo"))
+    endpoint = PrivateEndpoint.objects.get()
+    endpoint.disable()
+    said = "Disabled, and left so: acme/sim-echo. "
+    with snapshots.unchanged():
+        for options in ((), ("--dry-run",)):
+            arguments = arguments_of(tenant, upstream, "--models", "sim-echo", *options)
+            assert refuse(*arguments).startswith(said)
+    models = "sim-echo,sim-extra"
+    for options in (("--dry-run",), ()):
+        arguments = arguments_of(tenant, upstream, "--models", models, *options)
+        found, notes = connect(*arguments)
+        assert (found["models"], notes.startswith(said)) == (["acme/sim-extra"], True)
+    endpoint.refresh_from_db()
+    assert endpoint.status == "disabled"
+    # Another endpoint of the model serves it.
+    other = PrivateEndpoint.objects.create_draft(
+        organization_id=tenant.organization.pk,
+        model_permaslug="acme/sim-echo",
+        provider_slug=PrivateProvider.objects.get().slug,
+        upstream_model_id="sim-echo",
+        base_url=None,
+    )[0]
+    assert validate(other).passed
+    other.activate()
+    found, _ = connect(*arguments_of(tenant, upstream, "--models", models))
+    assert found["models"] == ["acme/sim-echo", "acme/sim-extra"]
+    assert found["endpoints"][0] == str(other.pk)
+
+
+def test_a_connection_that_fails_leaves_a_disabled_endpoint_as_it_was(
+    tenant: Tenant, upstream: Simulator, disabled: PrivateEndpoint
+) -> None:
+    proof, models = disabled.validation_id, "sim-echo,sim-no-usage"
+    assert "(missing_usage)" in refuse(*arguments_of(tenant, upstream, "--models", models))
+    disabled.refresh_from_db()
+    assert (disabled.status, disabled.validation_id) == ("disabled", proof)
+    # Its server went elsewhere and came back.
+    rack, upstream.is_keyless = PrivateProvider.objects.get(), True
+    for base_url in ("https://other.example.com/v1", upstream.base_url):
+        rack.edit(base_url=base_url)
+    organization = ("--organization", str(tenant.organization.pk))
+    said = refuse(upstream.base_url, *organization, "--models", models)
+    assert "(missing_usage)" in said
+    with snapshots.unchanged(), pytest.raises(ValidationStale):
+        disabled.enable()
+    found, _ = connect(upstream.base_url, *organization, "--models", "sim-echo")
+    assert found["endpoints"] == [str(disabled.pk)]
 
 
 def test_a_given_key_is_used_also_where_one_was_left(
