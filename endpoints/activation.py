@@ -15,7 +15,7 @@ from accounts.models import WorkspaceNotFound, workspace_for
 from config.api.errors import GatewayError, InvalidTransition, RequestTimeout
 from endpoints import validation
 from endpoints.models import EndpointLimitReached, PrivateEndpoint, Validation, ValidationSlot
-from endpoints.validation import Asker
+from endpoints.validation import Asker, HostIsNew
 
 logger = logging.getLogger(__name__)
 
@@ -58,10 +58,16 @@ def validate_and_activate(
     The ``slot`` was taken together with the draft; ``asker`` and ``options`` are those
     of :func:`endpoints.validation.run`.
 
-    Raises :class:`RequestTimeout` at the time limit, :class:`NotActivated` for other failures.
+    Raises :class:`RequestTimeout` at the time limit, :class:`HostIsNew` before anything is sent,
+    and :class:`NotActivated` for other failures.
     """
-    result = validation.run(endpoint, slot=slot, asker=asker, **options)
-    _conclude(endpoint, result, partial(endpoint.activate, by=by), "The draft was kept.")
+    kept = "The draft was kept."
+    try:
+        result = validation.run(endpoint, slot=slot, asker=asker, **options)
+    except HostIsNew as exc:
+        found = {"endpoint_id": str(endpoint.pk)}
+        raise type(exc)(f"{exc.message} {kept}", metadata=found) from exc
+    _conclude(endpoint, result, partial(endpoint.activate, by=by), kept)
 
 
 def validate_and_replace(

@@ -11,6 +11,7 @@ from rest_framework.test import APIClient
 
 from accounts.models import ApiKey, ByokCredential
 from catalog.models import Provider
+from config.changes.kinds import ChangeKind
 from config.clocks.clock import clock
 from endpoints.models import PrivateEndpoint, Validation, ValidationSlot
 from endpoints.models import endpoint as module
@@ -19,6 +20,7 @@ from tests.support.database import snapshots
 from tests.support.endpoints.creating import KEY, ROUTE, assert_refused, managed_view
 from tests.support.endpoints.validating import failed, held, passed
 from tests.support.factories import Tenant
+from tests.support.operators.four_eyes import demand
 from tests.support.simulator.server import Simulator
 
 
@@ -149,6 +151,19 @@ def test_a_host_that_the_credential_does_not_allow_keeps_the_draft(
         "`allowed_hosts`: PATCH /byok/{id}. The draft was kept.",
     )
     assert upstream.connections == 0
+
+
+def test_a_host_that_nobody_has_named_keeps_the_draft_and_tells_its_id(
+    management: APIClient, activating: dict[str, Any], upstream: Simulator
+) -> None:
+    ApiKey.objects.filter(name="management").update(issued_by_operator=True)
+    demand(ChangeKind.CREDENTIALS)
+    error = assert_refused(management.post(ROUTE, activating), 403, "second_person_needed")
+    stored = PrivateEndpoint.objects.get()
+    assert (stored.status, error["metadata"]["endpoint_id"]) == ("draft", str(stored.pk))
+    assert error["message"].startswith("Provider credentials: two people must name 127.0.0.1 ")
+    assert error["message"].endswith(" Nothing was sent. The draft was kept.")
+    assert (upstream.connections, ValidationSlot.objects.exists()) == (0, False)
 
 
 @pytest.mark.parametrize("behaviour", ["sim-stall", "sim-drip", "sim-stall-stream"])
