@@ -604,9 +604,12 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
             self.lock_present()
             if self.status != self.Status.DRAFT and not _UPSTREAM.isdisjoint(changes):
                 named = ", ".join(sorted(_UPSTREAM & changes.keys()))
+                advice = "To replace the deployment of an active endpoint, send activate too."
+                if self.status == self.Status.DISABLED:
+                    advice = "Enable it and send activate too, or delete it and create it anew."
                 raise AlreadyActive(
-                    f"The endpoint is {self.status}; {named} can be changed in a draft only. To "
-                    "replace the deployment of an active endpoint, send activate too.",
+                    f"The endpoint is {self.status}; {named} can be changed in a draft only. "
+                    f"{advice}",
                     metadata={"status": str(self.status)},
                 )
             self._change(by, changes)

@@ -177,7 +177,8 @@ class PrivateProvider(BaseModel):
             if has_moved:
                 self._require_free_address(changes["base_url"])
             if is_other_key := changes.get("is_keyless", self.is_keyless) != self.is_keyless:
-                self._require_unused("keyless", self._endpoints.filter(status="active"))
+                active = self._endpoints.filter(status="active")
+                self._require_unused("keyless", active, "Disable or delete that endpoint first.")
             write_fields(self, changes)
             for endpoint in self._endpoints if has_moved or is_other_key else ():
                 if endpoint.base_url is None or is_other_key:
@@ -185,16 +186,22 @@ class PrivateProvider(BaseModel):
 
     def _require_free_address(self, base_url: str | None) -> None:
         inheriting = self._endpoints.filter(base_url=None)
+        advice = (
+            "Delete that endpoint first, or, unless it is disabled, give it a base_url of its own."
+        )
         if base_url is not None:
             inheriting = inheriting.filter(status="active")
-        self._require_unused("base_url", inheriting)
+            advice = (
+                "Disable or delete that endpoint first, or replace its deployment by one with a "
+                "base_url of its own."
+            )
+        self._require_unused("base_url", inheriting, advice)
 
-    def _require_unused(self, field: str, endpoints: Any) -> None:
+    def _require_unused(self, field: str, endpoints: Any, advice: str) -> None:
         endpoint = endpoints.first()
         if endpoint is not None:
             raise ProviderInUse(
-                f"{field}: the endpoint {endpoint.pk} is {endpoint.status} and uses it. Disable or "
-                "delete that endpoint first, or give it a base_url of its own.",
+                f"{field}: the endpoint {endpoint.pk} is {endpoint.status} and uses it. {advice}",
                 metadata={"endpoint_id": str(endpoint.pk)},
             )
 

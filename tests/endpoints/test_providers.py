@@ -263,6 +263,37 @@ def test_a_provider_in_use_stays(open_site: Site, manager: APIClient) -> None:
     assert provider.deleted_at is not None
 
 
+def test_a_refusal_advises_what_is_possible(open_site: Site, manager: APIClient) -> None:
+    site = open_site
+    make_own(site.tenant, base_url=site.upstream.base_url, is_keyless=True)
+    path = f"{ENDPOINTS}/{activate(site, manager).json()['data']['id']}"
+    address, elsewhere = f"{ROUTE}/my-rack", "https://other.example.com/v1"
+
+    def assert_advised(route: str, fields: dict[str, Any], advice: str) -> None:
+        with snapshots.unchanged():
+            answer = manager.patch(route, fields)
+            assert (answer.status_code, answer.json()["error"]["message"].endswith(advice)) == (
+                409,
+                True,
+            ), answer.text
+
+    disable = " is active and uses it. Disable or delete that endpoint first"
+    replace = f"{disable}, or replace its deployment by one with a base_url of its own."
+    assert_advised(address, {"keyless": False}, f"{disable}.")
+    assert_advised(address, {"base_url": elsewhere}, replace)
+    assert manager.post(f"{path}/disable").status_code == 200
+    delete = " is disabled and uses it. Delete that endpoint first, or, unless it is disabled, "
+    assert_advised(address, {"base_url": None}, f"{delete}give it a base_url of its own.")
+    enable = "Enable it and send activate too, or delete it and create it anew."
+    own: dict[str, Any] = {"base_url": site.upstream.base_url}
+    assert_advised(path, own, f"can be changed in a draft only. {enable}")
+    # That is what helps.
+    assert manager.post(f"{path}/enable").status_code == 200
+    own["activate"] = {"workspace_id": str(site.tenant.workspace.pk)}
+    assert manager.patch(path, own).status_code == 200
+    assert manager.patch(address, {"base_url": None}).status_code == 200
+
+
 def test_a_changed_address_makes_a_validation_stale(open_site: Site, manager: APIClient) -> None:
     site = open_site
     provider = make_own(site.tenant, base_url=site.upstream.base_url, is_keyless=True)
