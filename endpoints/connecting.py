@@ -17,7 +17,7 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import Q
 
-from accounts.models import ByokCredential, Organization, Workspace, workspace_for
+from accounts.models import ByokCredential, Organization, Workspace
 from catalog import imports
 from catalog.connecting.asking import Advice, ConnectRefused, Server, read_url
 from catalog.connecting.connect import (
@@ -412,10 +412,14 @@ def _find_provider(organization: Organization, base_url: str) -> PrivateProvider
 
 
 def _find_workspace(organization: Organization) -> Workspace:
-    try:
-        return workspace_for(organization.pk, None)
-    except GatewayError as exc:
-        raise ConnectRefused(str(exc)) from None
+    """Returns the default workspace, or the oldest one; raises :class:`ConnectRefused`."""
+    rows = Workspace.objects.for_organization(organization.pk)
+    workspace: Workspace | None = rows.order_by("-is_default", "created_at").first()
+    if workspace is None:
+        raise ConnectRefused(
+            "The organization has no workspace to validate its endpoints in. Make one first."
+        )
+    return workspace
 
 
 def _judge_credentials(

@@ -197,6 +197,29 @@ def test_a_key_that_is_replaced_while_the_server_is_asked_stays(
     assert ByokCredential.objects.get().reveal() == Secret(NEW)
 
 
+def test_an_organization_without_its_default_workspace_is_served(
+    tenant: Tenant, upstream: Simulator
+) -> None:
+    arguments = arguments_of(tenant, upstream, "--allow", "--models", "sim-echo")
+    others = [
+        Workspace.objects.create_workspace(
+            organization_id=tenant.organization.pk, name=name, slug=name
+        )
+        for name in ("older", "newer")
+    ]
+    tenant.workspace.close(confirm_default=True)
+    connect(*arguments)
+    validated = PrivateEndpoint.objects.get(status="active").validation
+    assert validated is not None
+    assert validated.workspace == others[0]
+    for each in others:
+        each.close()
+    upstream.clear()
+    with snapshots.unchanged():
+        assert refuse(*arguments).startswith("The organization has no workspace ")
+    assert upstream.connections == 0
+
+
 def test_a_model_of_the_catalogue_keeps_its_slug(tenant: Tenant, upstream: Simulator) -> None:
     factories.make_model("sim-echo", canonical_slug="acme/echo-2026-01-01")
     found, notes = connect(*arguments_of(tenant, upstream, "--allow", "--models", "sim-echo"))
