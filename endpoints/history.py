@@ -5,7 +5,7 @@ The API and the console show it; the API shows all of it, page by page.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -17,7 +17,7 @@ from django.utils.html import format_html_join
 
 from catalog.models import PriceVersion
 from config.audit.entries import AuditEntry
-from config.console.formatting import nano_dollars
+from config.console.formatting import NOTHING, nano_dollars
 from config.egress.rules import TimeLimits
 from config.models import TIME_COLUMNS
 from endpoints.models import Attestation, PrivateEndpoint, Proof, Validation
@@ -54,13 +54,7 @@ class HistoryEntry:
 
 def find_moments(endpoint: PrivateEndpoint) -> QuerySet[Any, tuple[datetime, str, str]]:
     """Returns the time, the table and the key of each entry, latest first."""
-    audited = Q(before=None) | Q(after__has_any_keys=list(_COLUMNS))
-    tables = (
-        _name_rows(Validation.objects.filter(endpoint=endpoint), "created_at"),
-        _name_rows(Attestation.objects.filter(endpoint=endpoint), "stated_at"),
-        _name_rows(_audit_entries(endpoint).filter(audited), "at"),
-    )
-    first, *others = tables
+    first, *others = _find_rows(endpoint)
     found: QuerySet[Any, Any] = first.union(*others, all=True)
     return found.order_by("-moment", "-key")
 
@@ -72,7 +66,8 @@ def read_entries(
     keys: dict[str, list[str]] = {}
     for _, table, key in moments:
         keys.setdefault(table, []).append(key)
-    validations = Validation.objects.filter(pk__in=keys.get("validation", ()))
+    validations = Validation.objects.select_related("workspace", "credential")
+    validations = validations.filter(pk__in=keys.get("validation", ()))
     audited = list(AuditEntry.objects.filter(pk__in=keys.get("auditentry", ())))
     stated = Attestation.objects.filter(pk__in=keys.get("attestation", ()))
     versions = {
@@ -93,6 +88,20 @@ def read_entries(
         },
     }
     return [found[table, key] for _, table, key in moments if (table, key) in found]
+
+
+def _find_rows(endpoint: PrivateEndpoint) -> Sequence[QuerySet[Any, Any]]:
+    """Returns the entries of each table, as :func:`find_moments` does."""
+    audited = AuditEntry.objects.filter(
+        Q(before=None) | Q(after__has_any_keys=list(_COLUMNS)),
+        kind=PrivateEndpoint._meta.label_lower,
+        object_id=str(endpoint.pk),
+    )
+    return (
+        _name_rows(Validation.objects.filter(endpoint=endpoint), "created_at"),
+        _name_rows(Attestation.objects.filter(endpoint=endpoint), "stated_at"),
+        _name_rows(audited, "at"),
+    )
 
 
 def _name_rows(rows: QuerySet[Any], column: str) -> QuerySet[Any, Any]:
@@ -127,7 +136,7 @@ def _show_change(entry: AuditEntry, prices: Mapping[int, PriceVersion]) -> Histo
             continue
         was, now = before.get(column), after[column]
         if column == "settings":
-            old, new = (dict(_flatten(side or {}, "settings")) for side in (was, now))
+            old, new = (dict(_flatten({"settings": side or {}})) for side in (was, now))
             changes += (
                 _show_difference(each, old.get(each), new.get(each))
                 for each in sorted(old.keys() | new.keys())
@@ -149,20 +158,23 @@ def _show_difference(name: str, was: Any, now: Any) -> dict[str, Any]:
     return shown
 
 
-def _flatten(members: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
+def _flatten(members: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in members.items():
         if isinstance(value, Mapping):
-            yield from _flatten(value, f"{path}.{name}")
+            yield from _flatten(value, f"{path}{name}.")
         else:
-            yield f"{path}.{name}", value
+            yield f"{path}{name}", value
 
 
 SHOWN: Final = 20
-_PASSED: Final = {
-    Validation.Outcome.PASSED: "success",
-    Validation.Outcome.TIMED_OUT: "warning",
-}
-_UPSTREAM: Final = {"upstream_model_id": "upstream model", "base_url": "base URL"}
+_COLOURS: Final = {
+    "activated": "success", "enabled": "success", "recovered": "success",
+    "disabled": "warning", "deleted": "warning", "drifted": "danger",
+    f"validation {Validation.Outcome.PASSED.label}": "success",
+    f"validation {Validation.Outcome.TIMED_OUT.label}": "warning",
+}  # fmt: skip
+_STAMPS: Final = {"released_at": "released", "deleted_at": "deleted", "drifted_at": "drifted"}
+_IN_TITLES: Final = ("status", "disabled_reason", *_STAMPS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,48 +183,89 @@ class HistoryEvent:
 
     at: datetime
     title: str
-    kind: str
     by: str = ""
     text: str = ""
     body: str = ""
 
+    @property
+    def kind(self) -> str:
+        """The colour of the title."""
+        is_failure = self.title.startswith("validation ")
+        return _COLOURS.get(self.title, "danger" if is_failure else "info")
+
 
 def events(endpoint: PrivateEndpoint) -> list[HistoryEvent]:
-    """Returns the events, latest first, at most ``SHOWN`` of each kind."""
-    found = [
-        *_validations(endpoint),
-        *_declarations(endpoint),
-        *_edits(endpoint),
-        *_transitions(endpoint),
-    ]
-    if endpoint.drifted_at is not None:
-        text = "The deployment differs from the one that was activated."
-        found.append(
-            HistoryEvent(at=endpoint.drifted_at, title="drifted", kind="danger", text=text)
-        )
-    found.sort(key=lambda event: event.at, reverse=True)
+    """Returns the events, latest first, at most ``SHOWN`` of each table."""
+    latest = (rows.order_by("-moment", "-key")[:SHOWN] for rows in _find_rows(endpoint))
+    moments = [moment for rows in latest for moment in rows]
+    found = [_tell(entry) for entry in read_entries(endpoint, moments)]
+    told = {event.title for event in found}
+    # The audit log has no entry of who acts under no name, nor of what is older than it keeps.
+    for title, at, by, text in (
+        ("drifted", endpoint.drifted_at, "", ""),
+        ("disabled", endpoint.disabled_at, endpoint.disabled_by, endpoint.disabled_reason),
+        ("activated", endpoint.activated_at, endpoint.activated_by, ""),
+        ("created", endpoint.created_at, "", ""),
+    ):
+        if at is not None and title not in told:
+            found.append(HistoryEvent(at=at, title=title, by=by, text=text))
     # The declarations of a new endpoint are stamped a moment before the endpoint itself.
-    return [*found, HistoryEvent(at=endpoint.created_at, title="created", kind="info")]
+    return sorted(found, key=lambda event: (event.title != "created", event.at), reverse=True)
 
 
-def _validations(endpoint: PrivateEndpoint) -> Iterator[HistoryEvent]:
-    rows = Validation.objects.filter(endpoint=endpoint).select_related("workspace", "credential")
-    for validation in rows.order_by("-created_at")[:SHOWN]:
-        parts = [
+def _tell(entry: HistoryEntry) -> HistoryEvent:
+    """Returns an entry as the console shows it."""
+    title, text, body = entry.kind, "", ""
+    if (validation := entry.validation) is not None:
+        title = f"validation {Validation.Outcome(validation.outcome).label}"
+        parts = (
             f"for {validation.purpose}",
             f"in {validation.workspace.name}" if validation.workspace else "",
             f"with {validation.credential}" if validation.credential else "without a credential",
             f"{validation.duration_ms} ms, {nano_dollars(validation.cost_nano)}",
-        ]
-        outcome = Validation.Outcome(validation.outcome)
-        yield HistoryEvent(
-            at=validation.created_at,
-            title=f"validation {outcome.label}",
-            kind=_PASSED.get(outcome, "danger"),
-            by=validation.validated_by,
-            text=", ".join(part for part in parts if part),
-            body=render_checks(validation),
+            _write_changes(entry.changes),
         )
+        text, body = ", ".join(filter(None, parts)), render_checks(validation)
+    elif (stated := entry.attestation) is not None:
+        zdr = {None: "ZDR not declared", True: "ZDR", False: "no ZDR"}[stated.declared_zdr]
+        region = stated.declared_region
+        title, text = "declared", f"{zdr}, {f'region {region}' if region else 'no region'}"
+    elif entry.kind == "changed":
+        title, reason = _name_changes({each["field"]: each for each in entry.changes})
+        others = (each for each in entry.changes if each["field"] not in _IN_TITLES)
+        text = ", ".join(filter(None, (reason, _write_changes(others))))
+    return HistoryEvent(at=entry.at, title=title, by=entry.by or "", text=text, body=body)
+
+
+def _name_changes(changes: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
+    """Returns what changes by the names of their fields amount to, and the reason that is given."""
+    if (status := changes.get("status")) is not None:
+        if status["is"] == PrivateEndpoint.Status.DISABLED:
+            return "disabled", changes.get("disabled_reason", {}).get("is", "")
+        return ("activated" if status["was"] == PrivateEndpoint.Status.DRAFT else "enabled"), ""
+    for field_name, title in _STAMPS.items():
+        if (change := changes.get(field_name)) is not None:
+            return (title if change["is"] else "recovered"), ""
+    return "edited", ""
+
+
+def _write_changes(changes: Iterable[Mapping[str, Any]]) -> str:
+    """Returns each change as the old value and the new one; of objects, what differs in them."""
+    lines: list[str] = []
+    for change in changes:
+        was, now = (dict(_flatten({change["field"]: change[side]})) for side in ("was", "is"))
+        lines += (
+            f"{name}: {_write(was.get(name))} → {_write(now.get(name))}"
+            for name in {**was, **now}
+            if was.get(name) != now.get(name)
+        )
+    return ", ".join(lines)
+
+
+def _write(value: Any) -> str:
+    if isinstance(value, list):
+        value = ", ".join(map(str, value))
+    return NOTHING if value in (None, "") else str(value)
 
 
 def render_operations(validation: Validation) -> str:
@@ -248,73 +301,3 @@ def render_checks(validation: Validation) -> str:
             ],
         },
     )
-
-
-def _declarations(endpoint: PrivateEndpoint) -> Iterator[HistoryEvent]:
-    for stated in Attestation.objects.filter(endpoint=endpoint).order_by("-id")[:SHOWN]:
-        zdr = {None: "ZDR not declared", True: "ZDR", False: "no ZDR"}[stated.declared_zdr]
-        region = stated.declared_region
-        yield HistoryEvent(
-            at=stated.stated_at,
-            title="declared",
-            kind="info",
-            by=stated.stated_by,
-            text=f"{zdr}, {f'region {region}' if region else 'no region'}",
-        )
-
-
-def _edits(endpoint: PrivateEndpoint) -> Iterator[HistoryEvent]:
-    """Yields the edits of the upstream; declarations are events of their own."""
-    for entry in _last_changes(endpoint, Q(after__has_any_keys=list(_UPSTREAM))):
-        after: dict[str, Any] = entry.after or {}
-        parts = [f"{label} {after[name]}" for name, label in _UPSTREAM.items() if after.get(name)]
-        yield HistoryEvent(
-            at=entry.at, title="edited", kind="info", by=entry.actor, text=", ".join(parts)
-        )
-
-
-def _audit_entries(endpoint: PrivateEndpoint) -> QuerySet[AuditEntry]:
-    return AuditEntry.objects.filter(
-        kind=PrivateEndpoint._meta.label_lower, object_id=str(endpoint.pk)
-    )
-
-
-def _last_changes(endpoint: PrivateEndpoint, condition: Q) -> QuerySet[AuditEntry]:
-    """Returns the last audit entries of the endpoint that match a condition."""
-    rows = _audit_entries(endpoint).filter(condition, before__isnull=False)
-    return rows.order_by("-id")[:SHOWN]
-
-
-def _transitions(endpoint: PrivateEndpoint) -> Iterator[HistoryEvent]:
-    """Yields the transitions in the audit log, and those that only the row's stamps record."""
-    logged = set()
-    for entry in _last_changes(endpoint, Q(after__has_key="status")):
-        after: dict[str, Any] = entry.after or {}
-        title = _title(after)
-        stamp = after.get(f"{title}_at")
-        logged.add((title, None if stamp is None else datetime.fromisoformat(stamp)))
-        yield HistoryEvent(
-            at=entry.at,
-            title=title,
-            kind="warning" if title == "disabled" else "success",
-            by=entry.actor,
-            text=after.get("disabled_reason") or "",
-        )
-    if endpoint.activated_at is not None and ("activated", endpoint.activated_at) not in logged:
-        yield HistoryEvent(
-            at=endpoint.activated_at, title="activated", kind="success", by=endpoint.activated_by
-        )
-    if endpoint.disabled_at is not None and ("disabled", endpoint.disabled_at) not in logged:
-        yield HistoryEvent(
-            at=endpoint.disabled_at,
-            title="disabled",
-            kind="warning",
-            by=endpoint.disabled_by,
-            text=endpoint.disabled_reason,
-        )
-
-
-def _title(after: dict[str, Any]) -> str:
-    if after["status"] == PrivateEndpoint.Status.DISABLED:
-        return "disabled"
-    return "activated" if after.get("activated_at") else "enabled"

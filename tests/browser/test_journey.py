@@ -210,7 +210,8 @@ def test_operator_sets_up_a_customer_who_sends_traffic(
         submit_dialog(page, "Validate")
         assert said(page) == "The validation failed: completion (upstream_error)."
         assert shown(page, "Status", "Validation") == ["DRAFT", "FAILED"]
-        assert history(page) == [failed, ["CREATED"]]
+        created = ["CREATED", "by operator operator"]
+        assert history(page) == [failed, created]
         submit_dialog(page, "Activate")
         assert said(page) == "The endpoint has no passed validation: call validate first."
         submit_dialog(page, "Edit", upstream_model_id="sim-echo")
@@ -227,8 +228,9 @@ def test_operator_sets_up_a_customer_who_sends_traffic(
             "for activation, in Default, with acme-ai …3210, N ms, $0.000044",
         ]
         activated = ["ACTIVATED", "by operator operator"]
-        edited = ["EDITED", "by operator operator", "upstream model sim-echo"]
-        assert history(page) == [activated, passed, edited, failed, ["CREATED"]]
+        change = "upstream_model_id: sim-echo-key → sim-echo"
+        edited = ["EDITED", "by operator operator", change]
+        assert history(page) == [activated, passed, edited, failed, created]
         endpoint = page.url
         endpoint_id = endpoint.split("/")[-3]
 
@@ -264,7 +266,7 @@ def test_operator_sets_up_a_customer_who_sends_traffic(
         assert said(page) == "The endpoint is disabled."
         assert shown(page, "Status") == ["DISABLED"]
         disabled = ["DISABLED", "by operator operator", "The contract ended."]
-        assert history(page) == [disabled, activated, passed, edited, failed, ["CREATED"]]
+        assert history(page) == [disabled, activated, passed, edited, failed, created]
 
         page.goto(reverse("admin:config_auditentry_changelist"))
         *changes, entered, mistyped = rows(page)

@@ -14,6 +14,8 @@ from django.utils import timezone
 
 from accounts.models import ByokCredential
 from catalog.models import LanguageModel
+from config.audit.context import acting_as
+from config.egress.rules import TimeLimits
 from endpoints.history import events
 from endpoints.models import PrivateEndpoint, Validation
 from tests.support import factories
@@ -65,6 +67,23 @@ def test_the_history_lists_events_without_an_operator(active: PrivateEndpoint) -
         ("created", ""),
     ]
     assert events(active)[0].text == "It drifted."
+
+
+def test_the_history_says_who_changed_the_price_and_the_limits(
+    make_draft: Draft, model: LanguageModel
+) -> None:
+    endpoint = make_draft(model)
+    with acting_as("key of ann", "test"):
+        endpoint.reprice(factories.make_price("0.5", "0"))
+        endpoint.edit(time_limits=TimeLimits(total=9))
+        endpoint.edit(fallback="none", settings={"context_length": 4096})
+    *told, _ = ((event.title, event.by, event.text) for event in events(endpoint))
+    assert told == [
+        ("edited", "key of ann", "settings.context_length: 131072 → 4096"),
+        ("edited", "key of ann", "settings.fallback: – → none"),
+        ("edited", "key of ann", "timeouts.total: – → 9"),
+        ("edited", "key of ann", "pricing.prompt: 0 → 0.5"),
+    ]
 
 
 def test_the_list_shows_the_last_validation_and_the_declarations(
@@ -147,7 +166,7 @@ def test_the_edit_dialog_shows_and_changes_a_draft(operator: Client, tenant: Ten
     assert endpoint.attestation is not None
     assert endpoint.attestation.stated_by == "operator operator"
     told = [(event.title, event.by, event.text) for event in events(endpoint)]
-    assert ("edited", "operator operator", "upstream model falcon-9") in told
+    assert ("edited", "operator operator", "upstream_model_id: sim-echo → falcon-9") in told
 
 
 @pytest.mark.parametrize(
