@@ -8,13 +8,16 @@ import socket
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 import uvicorn
 
 from config.server.connections.acceptor import Acceptor
 from config.server.processes.supervisor import RETIRE
 from config.server.readiness import readiness
+
+# A terminal sends SIGINT to a supervisor and to its workers, to which the supervisor sends it too.
+_ONE_INTERRUPT_SECONDS: Final = 1.0
 
 
 class WorkerServer(uvicorn.Server):
@@ -23,7 +26,7 @@ class WorkerServer(uvicorn.Server):
     SIGTERM stops the service: ``/readyz`` answers 503, and the worker still serves new requests for
     ``drain_seconds``, until the proxy in front has noticed it. A worker that another one replaces
     accepts no more connections, but serves those that it has for as long. Then running requests
-    end. SIGINT skips the first step.
+    end. SIGINT skips the first step; another one, a second later, breaks what still runs.
     """
 
     def __init__(
@@ -32,7 +35,7 @@ class WorkerServer(uvicorn.Server):
         super().__init__(config)
         self._drain_seconds = drain_seconds
         self._notify = notify
-        self._exit_at = float("inf")
+        self._exit_at = self._force_from = float("inf")
         self._is_retiring = False
         self._acceptors: list[Acceptor] = []
 
@@ -60,13 +63,15 @@ class WorkerServer(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handles SIGTERM and SIGINT; neither is raised again, so that the command ends with 0."""
-        if self.should_exit and sig == signal.SIGINT:
-            self.force_exit = True
-        elif sig == signal.SIGINT or not self._drain_seconds:
+        now = time.monotonic()
+        if sig == signal.SIGINT or not self._drain_seconds:
             readiness.is_draining = self.should_exit = True
+            if sig == signal.SIGINT:
+                self.force_exit = now >= self._force_from
+                self._force_from = min(self._force_from, now + _ONE_INTERRUPT_SECONDS)
         elif not readiness.is_draining:
             readiness.is_draining = True
-            self._exit_at = time.monotonic() + self._drain_seconds
+            self._exit_at = now + self._drain_seconds
 
     async def on_tick(self, counter: int) -> bool:
         if self._is_retiring:

@@ -15,8 +15,11 @@ from pathlib import Path
 
 import pytest
 import requests
+import uvicorn
 from django.conf import settings
 
+from config.server.processes.worker import WorkerServer
+from config.server.readiness import readiness
 from inference.models import Generation
 from tests.support.inference.site import Site, content_of, events_of
 from tests.support.machine.waiting import wait_until
@@ -128,6 +131,38 @@ def test_a_stopping_service_tells_its_proxy_and_still_serves(site: Site, workers
             assert late.headers["Connection"] == "close"
         code, errors = served.wait()
     assert (code, "Traceback" in errors) == (0, False), errors
+
+
+def test_one_ctrl_c_ends_no_stream_and_loses_no_bill(site: Site) -> None:
+    """A terminal sends SIGINT to the workers too, to which the supervisor sends it again."""
+    site.publish("sim-gated")
+    with serve("--workers", "2") as served:
+        site.server = served.address
+        answer = site.post(site.chat_body("one two", stream=True), stream=True)
+        chunks = answer.iter_content(None)
+        first = next(chunks)
+        for pid in (*workers_of(served), served.process.pid):
+            os.kill(pid, signal.SIGINT)
+        # The worker without a stream ends at once, so the signals have come.
+        wait_until(lambda: len(workers_of(served)) < 2)
+        site.upstream.release(20)
+        assert events_of((first + b"".join(chunks)).decode())[-1] == "[DONE]"
+        answer.close()
+        assert served.wait()[0] == 0
+    assert site.settled().status == "completed"
+
+
+def test_sigint_a_second_later_ends_the_streams_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "is_draining", False)
+    config = uvicorn.Config("unused", log_config=None)
+    server = WorkerServer(config, drain_seconds=60, notify=lambda: None)
+
+    def is_forced() -> bool:
+        server.handle_exit(signal.SIGINT, None)
+        return server.force_exit
+
+    assert (is_forced(), is_forced(), server.should_exit) == (False, False, True)
+    wait_until(is_forced)
 
 
 def test_a_stopped_service_refuses_connections_while_its_streams_end(site: Site) -> None:
