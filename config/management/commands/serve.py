@@ -81,14 +81,13 @@ class Command(BaseCommand):
                 metrics.start()
             run(lambda: None)
             return
-        runs: list[Run] = [run] * workers
-        if metrics is not None:
-            # A process of its own, because a process with threads must not be forked.
-            runs.append(metrics.run)
+        # A process of its own, because a process with threads must not be forked.
+        companions: list[Run] = [] if metrics is None else [metrics.run]
         try:
             code = Supervisor(
-                runs,
+                [run] * workers,
                 listener,
+                companions=companions,
                 grace=_GRACE_SECONDS,
                 start_timeout=settings.WORKER_START_TIMEOUT,
             ).supervise()

@@ -56,6 +56,7 @@ class Supervisor:
         runs: Sequence[Run],
         listener: socket.socket,
         *,
+        companions: Sequence[Run] = (),
         grace: float,
         start_timeout: float,
     ) -> None:
@@ -64,9 +65,11 @@ class Supervisor:
         The service has started when a worker of the first function was ready. A function calls its
         argument when its worker is ready, and returns when a signal has stopped it. A worker that
         needs more than ``start_timeout`` seconds to be ready is killed, and so is one that needs
-        more than ``grace`` seconds to stop.
+        more than ``grace`` seconds to stop. Companions are workers that accept no connections:
+        they end when the others have ended.
         """
-        self._runs = runs
+        self._runs = (*runs, *companions)
+        self._companions = companions
         self._listener = listener
         self._grace = grace
         self._start_timeout = start_timeout
@@ -103,6 +106,8 @@ class Supervisor:
             now = time.monotonic()
             while self._delayed and self._delayed[0][0] <= now and not self._stop_signal:
                 self._start(self._delayed.pop(0)[1])
+            if self._stop_signal and not any(map(self._accepts, self._workers.values())):
+                self._signal_all(signal.SIGTERM)
             self._kill_hung(now)
             if now >= self._kill_at:
                 self._signal_all(signal.SIGKILL)
@@ -133,11 +138,18 @@ class Supervisor:
                 self._stop(number)
 
     def _stop(self, number: int) -> None:
-        """Sends a signal to all workers, and closes the listener: the port closes with them."""
+        """Sends a signal to those that accept, and closes the listener: the port closes with them.
+
+        Their companions stay until the last of them has ended.
+        """
         self._stop_signal = number
         self._kill_at = time.monotonic() + self._grace
         self._listener.close()
-        self._signal_all(number)
+        for worker in filter(self._accepts, self._workers.values()):
+            os.kill(worker.pid, number)
+
+    def _accepts(self, worker: _Worker) -> bool:
+        return worker.run not in self._companions
 
     def _start(self, run: Run, predecessor: _Worker | None = None) -> _Worker | None:
         """Forks a worker and returns it; ``None`` if the system refuses one now.
@@ -187,6 +199,10 @@ class Supervisor:
             for number in _HANDLED:
                 signal.signal(number, signal.SIG_DFL)
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            if run in self._companions:
+                # It would keep the port open, and end with the first Ctrl-C of a terminal.
+                self._listener.close()
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
             self._selector.close()
             for descriptor in (self._parent_write, *self._workers):

@@ -21,7 +21,9 @@ from django.conf import settings
 from config.server.processes.worker import WorkerServer
 from config.server.readiness import readiness
 from inference.models import Generation
+from tests.support.bulkheads.counters import authorization
 from tests.support.inference.site import Site, content_of, events_of
+from tests.support.machine.ports import reserved_port
 from tests.support.machine.waiting import wait_until
 from tests.support.processes import Served, manage, serve
 
@@ -41,6 +43,15 @@ def is_alive(pid: int) -> bool:
 
 def ready_status(served: Served) -> int:
     return requests.get(f"{served.address}/readyz", timeout=60).status_code
+
+
+def refuses_connections(served: Served) -> bool:
+    try:
+        address = ("127.0.0.1", int(served.address.rpartition(":")[2]))
+        socket.create_connection(address, 10).close()
+    except ConnectionError:
+        return True
+    return False
 
 
 def test_a_killed_worker_is_replaced(site: Site) -> None:
@@ -173,20 +184,30 @@ def test_a_stopped_service_refuses_connections_while_its_streams_end(site: Site)
         chunks = answer.iter_content(None)
         first = next(chunks)
         served.process.send_signal(signal.SIGTERM)
-        address = ("127.0.0.1", int(served.address.rpartition(":")[2]))
-
-        def is_refused() -> bool:
-            try:
-                socket.create_connection(address, 10).close()
-            except ConnectionError:
-                return True
-            return False
-
-        wait_until(is_refused)
+        wait_until(lambda: refuses_connections(served))
         site.upstream.release(20)
         assert events_of((first + b"".join(chunks)).decode())[-1] == "[DONE]"
         answer.close()
         assert served.wait()[0] == 0
+
+
+def test_the_metrics_stay_until_the_last_worker_has_ended(site: Site) -> None:
+    site.publish("sim-gated")
+    with reserved_port() as port, serve("--workers", "2", METRICS_PORT=str(port)) as served:
+        site.server = served.address
+        answer = site.post(site.chat_body("one two", stream=True), stream=True)
+        chunks = answer.iter_content(None)
+        first = next(chunks)
+        served.process.send_signal(signal.SIGTERM)
+        # The one without a stream ends; the other one and the metrics are left.
+        wait_until(lambda: len(workers_of(served)) == 2 and refuses_connections(served))
+        url = f"http://127.0.0.1:{port}/metrics"
+        assert requests.get(url, headers=authorization(), timeout=60).status_code == 200
+        site.upstream.release(20)
+        assert events_of((first + b"".join(chunks)).decode())[-1] == "[DONE]"
+        answer.close()
+        code, errors = served.wait()
+    assert (code, "Traceback" in errors) == (0, False), errors
 
 
 def test_workers_stop_when_their_supervisor_was_killed(site: Site) -> None:
