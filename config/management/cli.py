@@ -6,6 +6,7 @@ Every command that touches a database first says which one, on standard error.
 from __future__ import annotations
 
 import gc
+import importlib
 import importlib.metadata
 import os
 import sys
@@ -92,8 +93,8 @@ def main(argv: list[str]) -> None:
     if arguments in _VERSION_ARGUMENTS:
         sys.stdout.write(f"{importlib.metadata.version(DISTRIBUTION)}\n")
         return
-    _share_metrics(arguments)
     try:
+        _share_metrics(arguments)
         if arguments not in _HELP_ARGUMENTS:
             _ = settings.DEBUG  # the first access reads all settings
     except (ImproperlyConfigured, OSError, ValueError) as exc:
@@ -124,7 +125,8 @@ def _share_metrics(arguments: list[str]) -> None:
     """Lets the workers of ``serve`` count in files, which ``/metrics`` adds up.
 
     ``prometheus_client`` reads the variable when it is imported, so it is set before that. The
-    option ``--workers`` may be abbreviated.
+    option ``--workers`` may be abbreviated. Raises ``OSError`` if there is no room for the files.
     """
     if arguments[:1] == ["serve"] and any(each.startswith("--w") for each in arguments):
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = shared_counters.make_folder()
+        importlib.import_module("config.server.counter_files")

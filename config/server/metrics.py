@@ -12,7 +12,8 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +24,7 @@ from django.db import InterfaceError, OperationalError, connection, connections
 from django.http import HttpRequest, HttpResponse
 from django.utils.module_loading import import_string
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from config.api.errors import (
@@ -42,6 +44,8 @@ PATH: Final = "/metrics"
 # A reader of the port of its own may be silent for this long.
 _READER_SECONDS: Final = 5.0
 _READERS: Final = 8
+# The size of the figures in a file stands in its first bytes.
+_SMALLEST_FILE: Final = 8
 _LIVE_GAUGE: Final = re.compile(r"gauge_live[a-z]*_([0-9]+)\.db")
 
 
@@ -55,7 +59,7 @@ def render_metrics() -> bytes:
     if folder := os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
         _forget_ended_workers(Path(folder))
         counters = CollectorRegistry()
-        MultiProcessCollector(counters)  # type: ignore[no-untyped-call]
+        _FileCollector(counters)  # type: ignore[no-untyped-call]
     stored = CollectorRegistry()
     for app in declaring_apps():
         for path in app.collectors:
@@ -69,6 +73,21 @@ def render_metrics() -> bytes:
         outages.report(exc)
         figures = b""
     return generate_latest(counters) + figures
+
+
+class _FileCollector(MultiProcessCollector):
+    """Adds up the files of all workers, without those that are empty: one was killed too early."""
+
+    def collect(self) -> Iterable[Metric]:
+        files = [str(file) for file in Path(self._path).glob("*.db") if _has_figures(file)]
+        found: Iterable[Metric] = self.merge(files)  # type: ignore[no-untyped-call]
+        return found
+
+
+def _has_figures(file: Path) -> bool:
+    with suppress(FileNotFoundError):
+        return file.stat().st_size >= _SMALLEST_FILE
+    return False
 
 
 def _forget_ended_workers(folder: Path) -> None:

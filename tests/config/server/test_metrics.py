@@ -120,6 +120,42 @@ def test_gauges_of_ended_workers_are_deleted(
     assert [file.name for file in tmp_path.iterdir()] == [f"gauge_livesum_{os.getpid()}.db"]
 
 
+def test_a_worker_that_was_killed_at_its_start_breaks_no_page(
+    db: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    (tmp_path / "counter_1.db").touch()
+    assert b"causeway_chain_halted" in render_metrics()
+
+
+@pytest.mark.parametrize(("room", "is_told"), [(4_096, True), (65_536, True), (1 << 20, False)])
+def test_a_worker_counts_in_memory_where_its_file_gets_no_room(
+    tmp_path: Path, room: int, *, is_told: bool
+) -> None:
+    """A file starts with 64 KiB and doubles; the limit of the system refuses more than its room."""
+    program = (
+        "import resource, sys\n"
+        "sys.dont_write_bytecode = True\n"
+        "import config.server.counter_files\n"
+        "from prometheus_client import Counter\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, {room}))\n"
+        "counter = Counter('asked', 'text', ['by'])\n"
+        "for number in range(1000): counter.labels(f'{number:0100}').inc()\n"
+        "samples = [each for family in counter.collect() for each in family.samples]\n"
+        "print(sum(each.value for each in samples if each.name == 'asked_total'))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert result.stdout == "1000.0\n", result.stderr
+    text = f"figures of this worker are missing in the metrics, because {tmp_path} cannot be"
+    assert result.stderr.count(text) == is_told
+
+
 def test_a_silent_database_is_waited_for_once(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The counters, which tell of it, come before Prometheus gives up."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
