@@ -10,13 +10,14 @@ from dataclasses import asdict
 from typing import Any, ClassVar, Final, TypeAlias
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import OperationalError, ProgrammingError, transaction
+from django.db import Error, ProgrammingError, transaction
 
 from config.api.errors import GatewayError
 from config.audit import context as audit
 from config.bulk.files import refuse, with_progress, write_output
 from config.bulk.problems import ImportRefused
 from config.bulk.report import ImportPlan, PlanRow, Report, RowChange, RowListener, RowOutcome
+from config.database.outages import explain, is_away
 from config.local.entry import PROGRAM
 from config.sql import measure_clock
 
@@ -63,11 +64,15 @@ class JSONCommand(AuditedCommand):
             return super().execute(*args, **options)
         except GatewayError as exc:
             refuse(exc.message)
-        except (OperationalError, ProgrammingError) as exc:
+        except ProgrammingError as exc:
             refuse(
                 f"The database cannot be used: {str(exc).splitlines()[0]}. "
-                f"Is it reachable, and migrated ({PROGRAM} migrate)?"
+                f"Is it migrated ({PROGRAM} migrate)?"
             )
+        except Error as exc:
+            if not is_away(exc):
+                raise
+            refuse(explain(exc))
 
     def note(self, message: str) -> None:
         """Prints a message for a person, on standard error."""

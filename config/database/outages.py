@@ -79,7 +79,8 @@ _REMEDIES: Final = {
     "input_output": "It cannot read or write its files: read its log.",
     "pool": "None of this process's connections (DATABASE_POOL_SIZE, "
     "DATABASE_DATA_PLANE_CONNECTIONS) became free: look for another reason beside it.",
-    "unreachable": "Look whether its host runs and can be reached.",
+    "unreachable": "Look whether its host runs and can be reached, and whether DATABASE_URL is "
+    "right.",
 }
 
 
@@ -187,6 +188,12 @@ def find_reason(problem: BaseException) -> str:
             if words.search(str(error)):
                 return reason
     return "unreachable"
+
+
+def explain(problem: BaseException) -> str:
+    """Returns for a person why no statement ran, in the driver's words, and what to do."""
+    remedy = _REMEDIES[find_reason(problem)]
+    return f"The database cannot be used: {_describe(problem)}. {remedy}"
 
 
 def _unwrap(problem: BaseException) -> Iterator[BaseException]:

@@ -18,7 +18,7 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import ManagementUtility
 from django.core.management.base import BaseCommand
-from django.db import OperationalError
+from django.db import Error
 
 from config.local.bootstrap import DISTRIBUTION
 from config.server import shared_counters
@@ -104,21 +104,12 @@ def main(argv: list[str]) -> None:
     except ImproperlyConfigured as exc:
         # The embedded PostgreSQL starts with the first connection, and may fail then.
         sys.exit(f"Causeway cannot start: {exc}")
-    except OperationalError as exc:
-        if "--traceback" in arguments:
+    except Error as exc:
+        # It makes a metric, so it is imported after `_share_metrics`.
+        outages = importlib.import_module("config.database.outages")
+        if "--traceback" in arguments or not outages.is_away(exc):
             raise
-        sys.exit(_explain(exc))
-
-
-def _explain(problem: OperationalError) -> str:
-    """Returns what to do about a database that runs no statements, with PostgreSQL's words."""
-    words = str(problem).strip().partition("\n")[0].rstrip(".")
-    if getattr(problem.__cause__, "sqlstate", None):
-        return f"The database cannot be used: {words}."
-    return (
-        f"The database cannot be reached: {words}. Does PostgreSQL run, and are host, user, "
-        "password and name in DATABASE_URL right?"
-    )
+        sys.exit(outages.explain(exc))
 
 
 def _share_metrics(arguments: list[str]) -> None:

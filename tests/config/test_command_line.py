@@ -17,6 +17,7 @@ from django.test import Client
 from config.local import postgres
 from config.management.cli import describe_database
 from tests.support.database.migrated import own_server
+from tests.support.processes import POOLER_ADDRESS, manage
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -152,6 +153,21 @@ def test_a_command_names_its_database_before_it_fails() -> None:
             said = errors.splitlines()[1:]
             assert re.match(r"(CommandError: )?The database cannot be (reached|used): ", said[0])
             assert len(said) == 1, arguments
+
+
+@pytest.mark.parametrize("arguments", [("create_organization", "Acme"), ("work", "--once")])
+def test_a_command_says_that_the_database_is_read_only(
+    transactional_db: None, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    # A pooler passes no options on.
+    monkeypatch.delenv(POOLER_ADDRESS, raising=False)
+    refused = manage(*arguments, PGOPTIONS="-c default_transaction_read_only=on")
+    assert (refused.returncode, "Traceback" in refused.stderr) == (1, False), refused.stderr
+    assert re.fullmatch(
+        r"(CommandError: )?The database cannot be used: cannot execute .+ in a read-only "
+        r"transaction\. It is a standby or a demoted primary: find the primary\.",
+        refused.stderr.splitlines()[-1],
+    )
 
 
 _LOADED: Final = """

@@ -136,10 +136,10 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         require_migrated()
         log_missing_extras()
-        # A schedule may start it each minute.
-        watcher.ask_for_tokens(ends_waits=not options["once"])
         watcher.log_left_chains()
         if options["once"]:
+            # A schedule may start it each minute.
+            watcher.ask_for_tokens(ends_waits=False)
             beat()
             _wait_until_silence_counts()
             if not _run_once():
@@ -147,7 +147,7 @@ class Command(BaseCommand):
             return
         if metrics := bind_metrics(settings.METRICS_HOST or "127.0.0.1"):
             metrics.start()
-        stop = threading.Event()
+        stop, asked = threading.Event(), threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: stop.set())
         logger.info("working on %s", ", ".join(duty.name for duty in DUTIES))
@@ -157,6 +157,8 @@ class Command(BaseCommand):
                 "heartbeat",
                 partial(_keep_beating, stop, beat, Lease.objects.renew, clock_report.update),
             ),
+            # Once, when the database takes it: a row that is locked must not delay the heartbeat.
+            _Thread("tokens", partial(_keep_beating, asked, watcher.ask_for_tokens, asked.set)),
             *(
                 _Thread(duty.name, partial(_repeat, [duty], stop))
                 for duty in DUTIES
@@ -170,6 +172,7 @@ class Command(BaseCommand):
         # A signal that reaches another thread runs its handler when this one has a turn.
         while not stop.wait(_BEAT_SECONDS):
             pass
+        asked.set()
         _end(threads)
 
 
