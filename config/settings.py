@@ -8,6 +8,7 @@ missing secret stops the start.
 from __future__ import annotations
 
 import base64
+import fcntl
 import importlib.metadata
 import importlib.util
 import os
@@ -145,13 +146,17 @@ def _generate_secret(name: str, make: Callable[[], str]) -> str:
         return ""
     path = DATA_DIR / name.lower()
     DATA_DIR.mkdir(parents=True, exist_ok=True, mode=0o711)
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return path.read_text().strip()
-    with os.fdopen(descriptor, "w") as file:
-        file.write(make())
-    return path.read_text().strip()
+    if path.exists() and (value := path.read_text().strip()):
+        return value
+    # Another process may write it now; a full disk, or a kill, has left it empty.
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if not (value := file.read().strip()):
+            value = make()
+            file.write(value)
+            file.flush()
+            os.fsync(file.fileno())
+    return value
 
 
 def _secret_list(name: str) -> list[str]:

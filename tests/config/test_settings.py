@@ -247,6 +247,18 @@ def test_the_embedded_database_is_chosen_by_name_or_by_an_empty_environment(tmp_
         assert found["DATABASES"]["default"]["ENGINE"] == "config.local.database"
 
 
+def test_an_empty_file_of_a_secret_is_filled_once(tmp_path: Path) -> None:
+    """A disk that was full leaves one."""
+    changes = {"DATABASE_URL": "embedded", "SECRET_KEY": "", "CREDENTIAL_KEYS": ""}
+    files = [tmp_path / name for name in ("secret_key", "credential_keys")]
+    for file in files:
+        file.touch(0o600)
+    first, again = (read_settings(DATA_DIR=str(tmp_path), **changes) for _ in range(2))
+    assert again["SECRET_KEY"] == first["SECRET_KEY"] == files[0].read_text()
+    assert again["CREDENTIAL_KEYS"] == first["CREDENTIAL_KEYS"]
+    assert [file.stat().st_mode & 0o777 for file in files] == [0o600, 0o600]
+
+
 @pytest.mark.parametrize(
     ("name", "wanted"),
     [
