@@ -13,6 +13,7 @@ was lost would be of no use. They are never printed.
 from __future__ import annotations
 
 import codecs
+import contextlib
 import os
 import uuid
 from collections import Counter
@@ -348,17 +349,27 @@ def _write_limit(nano: int) -> str:
 
 
 def _append(name: str, lines: Sequence[Sequence[str]]) -> None:
-    """Appends the secrets to a file that its owner alone may read, and makes them durable."""
+    """Appends the secrets to a file that its owner alone may read, and makes them durable.
+
+    Raises ``OSError``; the file then ends as before.
+    """
     text = [write_line(map(escape_formula, line)) for line in lines]
     descriptor = os.open(Path(name), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    with open(descriptor, "wb") as file:
-        os.fchmod(descriptor, 0o600)
-        # A file that is only appended to begins at position 0, whatever it has.
-        if not os.fstat(descriptor).st_size:
-            text.insert(0, _OUTPUT_HEADER)
-        file.write("".join(text).encode())
-        file.flush()
-        os.fsync(descriptor)
+    # A file that is only appended to begins at position 0, whatever it has.
+    size = os.fstat(descriptor).st_size
+    try:
+        with open(descriptor, "wb") as file:
+            os.fchmod(descriptor, 0o600)
+            if not size:
+                text.insert(0, _OUTPUT_HEADER)
+            file.write("".join(text).encode())
+            file.flush()
+            os.fsync(descriptor)
+    except OSError:
+        # A full disk has taken a part, even of a line.
+        with contextlib.suppress(OSError):
+            os.truncate(name, size)
+        raise
 
 
 def export_members(organization_id: uuid.UUID, *, as_csv: bool) -> Iterator[bytes]:

@@ -7,6 +7,8 @@ import functools
 import io
 import json
 import stat
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +27,7 @@ from tests.support.database import snapshots
 from tests.support.database.locks import at_once
 from tests.support.factories import Tenant
 from tests.support.governance import status_of
+from tests.support.processes import MANAGE, environment
 
 SECRET = "an-old-secret-of-another-gateway"
 
@@ -147,6 +150,46 @@ def test_keys_of_a_team_work_and_are_never_printed(tenant: Tenant, tmp_path: Pat
         "ada", "bob", "eve",
     ]  # fmt: skip
     assert ApiKey.objects.get(name="ada").limit_nano == 20_000_000_000
+
+
+_IN_LITTLE_ROOM = """
+import resource, sys
+from config.local import entry
+# The bytecode of what is imported now would be cut off too, and break every later process.
+sys.dont_write_bytecode = True
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
+entry.run(["manage.py", *sys.argv[2:]])
+"""
+
+
+def test_a_full_disk_takes_no_part_of_the_new_secrets(
+    transactional_db: None, tmp_path: Path
+) -> None:
+    owner = factories.make_tenant().organization
+    output = tmp_path / "keys.csv"
+    file = write(tmp_path, "name\nada\n")
+    run("import_keys", owner.pk, file, "--output", output)
+    before = output.read_bytes()
+    write(tmp_path, "name\nada\nbob\n")
+    room = str(len(before) + 20)
+    refused = subprocess.run(
+        [
+            *(sys.executable, "-c", _IN_LITTLE_ROOM, room),
+            *("import_keys", str(owner.pk), str(file), "--output", str(output)),
+        ],
+        cwd=MANAGE.parent,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert refused.returncode == 1
+    assert f"{output}: File too large. No key was created." in refused.stderr
+    assert output.read_bytes() == before
+    assert not ApiKey.objects.filter(name="bob").exists()
+    run("import_keys", owner.pk, file, "--output", output)
+    rows = csv.DictReader(io.StringIO(output.read_text()))
+    assert [row["name"] for row in rows] == ["ada", "bob"]
 
 
 def test_new_secrets_stand_in_cells_that_every_spreadsheet_reads(
