@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 from config.apps import Alert
 from config.clocks.clock import clock
 from config.partitions.declarations import partitionings
-from config.partitions.tables import count_odd, list_all_partitions, list_partitions, read_now
+from config.partitions.tables import count_ahead, count_odd, list_all_partitions, read_now
 
 _PERMISSION: Final = "auth.view_user"
 
@@ -38,9 +38,7 @@ class PartitionCollector(Collector):
         try:
             now = read_now()
             for partitioning in partitionings():
-                begins = [each.begin for each in list_partitions(partitioning)]
-                later = sum(begin is not None and begin > now for begin in begins)
-                ahead.add_metric((partitioning.table,), later)
+                ahead.add_metric((partitioning.table,), count_ahead(partitioning, now))
                 odd.add_metric((partitioning.table,), count_odd(partitioning))
         except DatabaseError:
             return

@@ -106,24 +106,35 @@ def list_all_partitions(tables: Sequence[Partitioning]) -> list[list[Partition]]
 def make_ahead(
     partitioning: Partitioning, now: datetime | None = None, *, most: int = _MOST_MOVED
 ) -> int:
-    """Makes the missing partitions of the present span and the next two; returns their number.
+    """Makes the missing partitions of the present span and two that begin later.
 
     Then it makes those of past spans that have rows, from a time without ``work``: these could not
-    leave otherwise. A span with more than ``most`` rows is left out. Raises :class:`TableLocked` if
-    other transactions hold the table for half a minute.
+    leave otherwise. A span with more than ``most`` rows is left out. Returns the number of those
+    that it made. Raises :class:`TableLocked` if other transactions hold the table for half a
+    minute.
     """
     made = 0
     if not _exists(partitioning.default):
         _retry(partitioning.table, lambda: _attach_default(partitioning))
         made += 1
-    begin = present = partitioning.span.begin(now or read_now())
+    now = now or read_now()
+    begin = present = partitioning.span.begin(now)
     for _ in range(SPANS_AHEAD + 1):
         end = partitioning.span.following(begin)
         made += _make(partitioning, begin, end, most)
         begin = end
+    # The first partition of an installation may reach into the next span.
+    if count_ahead(partitioning, now) < SPANS_AHEAD:
+        made += _make(partitioning, begin, partitioning.span.following(begin), most)
     for since, until in _find_past(partitioning, present):
         made += _make(partitioning, since, until, most)
     return made
+
+
+def count_ahead(partitioning: Partitioning, now: datetime) -> int:
+    """Returns the number of partitions that begin after a moment."""
+    begins = [each.begin for each in list_partitions(partitioning)]
+    return sum(begin is not None and begin > now for begin in begins)
 
 
 def make_all_ahead(most: int = _MOST_MOVED) -> int:
