@@ -53,7 +53,7 @@ class HoldCollector(Collector):
         )
         ledger = GaugeMetricFamily(
             "causeway_ledger_differences",
-            "Differences that the latest daily check of the ledger has found.",
+            "Differences that the latest check of the ledger has found.",
         )
         if differing is not None:
             ledger.add_metric((), differing)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import logging
 import subprocess
 import sys
@@ -11,6 +13,7 @@ from datetime import timedelta
 import pytest
 import requests
 from django.contrib.postgres.functions import TransactionNow
+from django.core.management import call_command
 
 from billing.models import Account
 from config.clocks.clock import clock
@@ -23,7 +26,7 @@ from tests.support import factories
 from tests.support.bulkheads.counters import read_metrics
 from tests.support.factories import Tenant
 from tests.support.machine.ports import reserved_port
-from tests.support.processes import environment
+from tests.support.processes import POOLER_ADDRESS, environment, manage
 
 
 def collected() -> dict[str, float]:
@@ -83,6 +86,20 @@ def test_the_daily_check_reports_what_differs(
         found = check_daily()
     assert collected()["causeway_ledger_differences"] == found > 0
     assert f"{account.pk}" in caplog.text
+    Account.objects.filter(pk=account.pk).update(posted_credits=account.posted_credits)
+    call_command("verify_ledger", stdout=io.StringIO(), stderr=io.StringIO())
+    assert collected()["causeway_ledger_differences"] == 0
+
+
+def test_the_ledger_of_a_standby_is_verified_and_nothing_is_stored(
+    transactional_db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A pooler passes no options on.
+    monkeypatch.delenv(POOLER_ADDRESS, raising=False)
+    Lease.objects.create(name=CHECK_LEDGER, until=TransactionNow(), result=3)
+    found = manage("verify_ledger", "--json", PGOPTIONS="-c default_transaction_read_only=on")
+    assert (found.returncode, json.loads(found.stdout)) == (0, {"differences": []})
+    assert Lease.objects.get().result == 3
 
 
 def test_open_holds_have_a_number_and_an_age(tenant: Tenant) -> None:
