@@ -220,6 +220,11 @@ def read_now() -> datetime:
     return now
 
 
+def has_past(partitioning: Partitioning) -> bool:
+    """Returns whether rows of spans that have begun wait for a partition."""
+    return next(_find_past(partitioning, read_now()), None) is not None
+
+
 def _find_past(
     partitioning: Partitioning, present: datetime
 ) -> Iterator[tuple[datetime, datetime]]:

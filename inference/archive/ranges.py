@@ -12,7 +12,7 @@ from psycopg import sql
 
 from billing.models.ledger import OF_GENERATIONS
 from config.partitions.declarations import Partitioning
-from config.partitions.tables import Partition, has_time, list_partitions
+from config.partitions.tables import Partition, has_past, has_time, list_partitions
 from config.sql import fetch_rows
 from inference.archive.tables import Table
 from inference.models import Generation
@@ -117,6 +117,13 @@ def find_obstacle(range_: Range) -> str | None:
         return _find_last_hour(range_)
     if range_.kind != "generations":
         return None
+    for part in range_.parts:
+        # The first partition must be there until they have moved, and folds follow each other.
+        if has_past(part.partitioning):
+            return (
+                f"{part.partitioning.default} has rows of a month without a partition; see "
+                "docs/runbooks.md#causewaypartitionsmissing"
+            )
     bounds = (range_.begin_id, range_.end_id)
     if _has(_RUNNING, bounds):
         return "a generation of it is running"

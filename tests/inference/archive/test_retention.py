@@ -25,7 +25,8 @@ from billing import ledger, reviews
 from billing.models import Archived, Excess, Fold, MeterOpening, Opening, Transfer
 from config.clocks.leases import Lease
 from config.management.commands import work
-from config.partitions.tables import read_now
+from config.partitions.spans import MONTH
+from config.partitions.tables import make_ahead, read_now
 from inference.archive.plans import DirectoryPlace
 from inference.archive.ranges import list_ranges
 from inference.archive.retention import ARCHIVE_PARTITIONS, RetentionCollector, archive_due
@@ -172,6 +173,23 @@ def test_a_range_that_is_not_whole_stays(
     assert (snapshots.everything(), archive.partition_names()) == (before, names)
     assert list_sealed() == set()
     assert not place.exists()
+
+
+def test_no_range_leaves_while_rows_of_a_month_without_work_have_no_partition(
+    place: Path, tenant: Tenant, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once the first partitions had left, the rows could not move any more."""
+    archive.make_old(tenant, months()[0] + HOUR)
+    archive.make_old(tenant, MONTH.following(months()[2]) + HOUR)
+    archive.sum_all()
+    assert archive_due() == 0
+    assert "inference_generation_default has rows of a month without a partition" in caplog.text
+    with connection.cursor() as cursor:
+        # PostgreSQL alters no table while deferred checks are pending.
+        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+    make_ahead(Generation.partitioning)
+    make_ahead(Transfer.partitioning)
+    assert archive_due() == 2
 
 
 @contextmanager
