@@ -594,7 +594,7 @@ class Exchange:
         )
         self._gateway.settle(self, self.outcome)
         self._gateway.watcher.note_end(
-            self.organization_id, attempts.candidate.route, self._request, self.outcome
+            self.organization_id, attempts.candidate, self._request, self.outcome, error
         )
         if self._request.text_counts is not None:
             self._gateway.judge_estimate(attempts.candidate, self._request, self.outcome)

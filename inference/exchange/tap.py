@@ -16,7 +16,7 @@ from config.api.errors import GatewayError
 from config.egress import OutboundRequest
 from inference.filters.definitions import Finding
 from inference.requests.parsing import InferenceRequest
-from inference.routing.routes import Candidate, Route
+from inference.routing.routes import Candidate
 from inference.settlement.settle import Settlement
 
 if TYPE_CHECKING:
@@ -103,6 +103,11 @@ class Watcher(Protocol):
         """Notes a whole stream that ended without its end mark."""
 
     def note_end(
-        self, organization_id: UUID, route: Route, request: InferenceRequest, outcome: Settlement
+        self,
+        organization_id: UUID,
+        candidate: Candidate,
+        request: InferenceRequest,
+        outcome: Settlement,
+        error: BaseException | None,
     ) -> None:
-        """Notes a generation that has ended."""
+        """Notes a generation that has ended; the error is that for which it failed."""

@@ -15,7 +15,7 @@ from prometheus_client import Counter
 from billing.rate_limits import RateLimited
 from catalog.dialects.base import Operation
 from catalog.operations import name_span
-from config.api.errors import GatewayError, UpstreamError, UpstreamRefused
+from config.api.errors import GatewayError, UpstreamError, UpstreamRateLimited, UpstreamRefused
 from config.clocks.clock import clock
 from config.egress import OutboundRequest
 from config.live_settings import settings
@@ -27,7 +27,12 @@ from inference.exchange.failures import CredentialRefused, RefusedScope
 from inference.filters.definitions import Finding
 from inference.models import Generation
 from inference.requests.parsing import InferenceRequest
-from inference.routing.health import WINDOW_SECONDS, HealthTable, classify_attempt
+from inference.routing.health import (
+    WINDOW_SECONDS,
+    HealthTable,
+    classify_attempt,
+    refuses_credential,
+)
 from inference.routing.routes import Candidate, CatalogSnapshot, Route
 from inference.settlement.settle import Settlement
 from inference.taps.spans import record_attempt
@@ -43,7 +48,8 @@ _GENERATIONS: Final = figures.counter(
 )
 _ERRORS: Final = figures.counter(
     "causeway_generation_errors_total",
-    "Generations that failed after their admission, by the type of the error.",
+    "Generations that failed after their admission, by the type of the error; 'own_credential' is "
+    "one of the caller's organization that was refused or limited.",
     (*_MODEL, "type"),
 )
 _DURATION: Final = figures.histogram(
@@ -161,6 +167,7 @@ _LINE_SECONDS: Final = 60.0
 # The endpoints are paused again before their pause has ended.
 _PAUSE_SECONDS: Final = WINDOW_SECONDS / 2
 _MAX_REMEMBERED: Final = 1024
+_OWN: Final = "own_credential"
 _REFUSED_LOGINS: Final = (401, 402, 403)
 
 
@@ -195,6 +202,13 @@ def _count_organization(organization_id: UUID, outcome: Settlement) -> None:
         _TOKENS_OF_ORGANIZATION.amounts[name, "completion"] += usage.completion
         _COST_OF_ORGANIZATION.amounts[name, "credits"] += outcome.cost_nano * _NANO
         _COST_OF_ORGANIZATION.amounts[name, "upstream"] += outcome.upstream_cost_nano * _NANO
+
+
+def _concerns_owner(candidate: Candidate, error: BaseException | None) -> bool:
+    """Returns whether an organization's own credential was refused, or is at its rate limit."""
+    if not candidate.is_byok or not isinstance(error, UpstreamError):
+        return False
+    return isinstance(error, UpstreamRateLimited) or refuses_credential(error)
 
 
 class LineLog:
@@ -256,7 +270,8 @@ class WorkerWatcher:
 
     def note_failure(self, candidate: Candidate, error: GatewayError) -> None:
         # What its caller caused says nothing of a provider.
-        if classify_attempt(error, has_own_credential=candidate.is_byok) is not None:
+        outcome = classify_attempt(error, has_own_credential=candidate.is_byok)
+        if outcome is not None and not _concerns_owner(candidate, error):
             kind = getattr(error, "kind", None) or "other"
             _FAILED_ATTEMPTS.amounts[names.name(candidate.route)[0], kind] += 1
         if isinstance(error, CredentialRefused) and error.scope is not None:
@@ -271,9 +286,14 @@ class WorkerWatcher:
         _UNMARKED.labels(names.name(candidate.route)[0]).inc()
 
     def note_end(
-        self, organization_id: UUID, route: Route, request: InferenceRequest, outcome: Settlement
+        self,
+        organization_id: UUID,
+        candidate: Candidate,
+        request: InferenceRequest,
+        outcome: Settlement,
+        error: BaseException | None,
     ) -> None:
-        provider, model, registered = names.name(route)
+        provider, model, registered = names.name(candidate.route)
         labels = provider, model, request.operation
         client = _SPAN_NAMES[request.operation], registered, model
         _GENERATIONS.amounts[*labels, outcome.status] += 1
@@ -287,8 +307,8 @@ class WorkerWatcher:
             if request.stream:
                 _FIRST_TOKEN.observe(labels, outcome.latency_ms / 1000)
                 _CLIENT_FIRST_CHUNK.observe(client, outcome.latency_ms / 1000)
-        if outcome.error_type is not None:
-            _ERRORS.amounts[*labels, outcome.error_type] += 1
+        if (kind := outcome.error_type) is not None:
+            _ERRORS.amounts[*labels, _OWN if _concerns_owner(candidate, error) else kind] += 1
         if (usage := outcome.usage) is not None:
             _TOKENS.amounts[provider, model, "prompt"] += usage.prompt
             _TOKENS.amounts[provider, model, "completion"] += usage.completion
@@ -299,7 +319,7 @@ class WorkerWatcher:
         if settings.METRICS_ORGANIZATIONS:
             _count_organization(organization_id, outcome)
         if outcome.claim is not None:
-            self._report_claim(outcome.generation_id, route, outcome.claim)
+            self._report_claim(outcome.generation_id, candidate.route, outcome.claim)
         if outcome.status == Generation.Status.CANCELLED:
             paid = "estimated" if outcome.is_estimated else "reported"
             _CANCELLED.labels("none" if usage is None else paid).inc()

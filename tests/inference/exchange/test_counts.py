@@ -10,11 +10,14 @@ import pytest
 
 from catalog.dialects.base import Operation
 from catalog.pricing import Usage
+from config.api.errors import UpstreamError, UpstreamRateLimited
+from config.credentials import Secret
 from config.server.load.figures import figures
 from endpoints.models import PrivateEndpoint, PrivateProvider
 from inference.admission.copies.catalog import NO_CATALOG
 from inference.models import Generation
 from inference.routing.health import HealthTable
+from inference.routing.routes import Candidate
 from inference.settlement.settle import Settlement
 from inference.taps.figures import MOST_MODELS, ModelLabels, WorkerWatcher
 from tests.support import factories
@@ -26,6 +29,11 @@ from tests.support.inference.site import Site
 class Request:
     operation = Operation.CHAT
     stream = True
+
+
+def make_candidate(provider: str, *, model_slug: str, is_byok: bool = False) -> Candidate:
+    route = make_route(provider, model_slug=model_slug)
+    return Candidate(route, Secret("s"), is_byok, route.endpoint_id)
 
 
 def test_a_request_counts_by_provider_model_operation_and_status(site: Site) -> None:
@@ -129,6 +137,36 @@ def test_an_attempt_counts_once_and_fails_unless_its_caller_caused_it(
     site.eventually(lambda: read() == [ended + 1, attempts + 1, failed + failures])
 
 
+@pytest.mark.parametrize(
+    ("is_byok", "error", "counted", "failures"),
+    [
+        (True, UpstreamError(upstream_status=401), "own_credential", 0),
+        (True, UpstreamRateLimited(upstream_status=429), "own_credential", 0),
+        (True, UpstreamError(upstream_status=500), "provider_unavailable", 1),
+        (False, UpstreamRateLimited(upstream_status=429), "rate_limit_exceeded", 1),
+    ],
+)
+def test_a_dead_or_busy_own_credential_is_no_failure_of_its_provider(
+    is_byok: bool, error: UpstreamError, counted: str, failures: int
+) -> None:
+    used = make_candidate("owned", model_slug="acme/owned", is_byok=is_byok)
+    outcome = Settlement("gen-1-a", "failed", error_type=error.error_type)
+    labels = {"provider": "owned", "model": "acme/owned", "operation": "chat/completions"}
+
+    def read() -> list[float]:
+        figures.flush()
+        return [
+            sample("causeway_generation_errors_total", **labels, type=counted),
+            sample("causeway_failed_attempts_total", provider="owned", kind="other"),
+        ]
+
+    before = read()
+    watcher = WorkerWatcher(HealthTable(), lambda: NO_CATALOG)
+    watcher.note_failure(used, error)
+    watcher.note_end(uuid.uuid4(), used, Request(), outcome, error)  # type: ignore[arg-type]
+    assert read() == [before[0] + 1, before[1] + failures]
+
+
 def test_private_endpoints_name_neither_provider_nor_model(site: Site) -> None:
     site.own()
     labels = {"provider": "private", "model": "private", "status": "completed"}
@@ -206,7 +244,7 @@ def test_a_worker_names_a_bounded_number_of_models() -> None:
 
 def test_only_listed_organizations_have_figures_of_their_own(settings: Any) -> None:
     listed, other = uuid.uuid4(), uuid.uuid4()
-    route: Any = make_route("acme", model_slug="acme/listed")
+    used = make_candidate("acme", model_slug="acme/listed")
     outcome = Settlement("gen-1-a", "completed", Usage(10, 5), cost_nano=2_000_000_000)
 
     def read(organization: object) -> list[float]:
@@ -219,10 +257,10 @@ def test_only_listed_organizations_have_figures_of_their_own(settings: Any) -> N
 
     watcher = WorkerWatcher(HealthTable(), lambda: NO_CATALOG)
     before = read("other")
-    watcher.note_end(listed, route, Request(), outcome)  # type: ignore[arg-type]
+    watcher.note_end(listed, used, Request(), outcome, None)  # type: ignore[arg-type]
     settings.METRICS_ORGANIZATIONS = frozenset({listed})
-    watcher.note_end(listed, route, Request(), outcome)  # type: ignore[arg-type]
-    watcher.note_end(other, route, Request(), outcome)  # type: ignore[arg-type]
+    watcher.note_end(listed, used, Request(), outcome, None)  # type: ignore[arg-type]
+    watcher.note_end(other, used, Request(), outcome, None)  # type: ignore[arg-type]
     figures.flush()
     assert read(listed) == [1, 10, 2]
     assert read(other) == [0, 0, 0]
