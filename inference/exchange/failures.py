@@ -23,7 +23,9 @@ unable           the provider cannot do what the endpoint lists: ``lacks`` names
 ===============  ===================================================================================
 
 A provider that refuses the operator's own credential is no problem of the caller: the error has a
-fixed text, and neither the provider's message nor its code or status.
+fixed text, and neither the provider's message nor its code or status. A busy provider often names
+the operator's account, its limit and what all callers used of it: the error has a fixed text too,
+and the provider's code, status and wait.
 """
 
 from __future__ import annotations
@@ -133,6 +135,8 @@ _UNAUTHORIZED: Final = frozenset((401, 402, 403))
 # The statuses by which some providers say that they are busy, which the name of the error tells.
 _MISNAMED: Final = frozenset((400, 413, 422, 500, 502))
 _BUSY: Final = frozenset((429, 529))
+# The statuses whose words are about the account, not about the request.
+_OF_ACCOUNT: Final = _BUSY | {503}
 _ACCOUNT: Final = frozenset((401, 402))
 
 
@@ -329,16 +333,25 @@ def _translate_reported(
     if not candidate.is_byok and (is_account_refused(200, failure) or status in _ACCOUNT):
         return CredentialRefused(candidate, failure, None, RefusedScope.ACCOUNT)
     metadata = _describe_reported(candidate, "reported", failure)
-    if (fault := find_fault(200, reported, _read_facts(request))) is not None:
+    fault = find_fault(200, reported, _read_facts(request))
+    if fault is None or status in _BUSY:
+        _hide_account(candidate, failure, status)
+    if fault is not None:
         return _blame(fault, failure, None, metadata)
     if not candidate.is_byok and status in _UNAUTHORIZED:
         return CredentialRefused(candidate, failure, None)
     kind = UpstreamError if status is None else _ERRORS.get(status, UpstreamError)
     return kind(
-        failure.message or "The upstream provider reported an error.",
+        failure.message or None,
         retry_after=failure.retry_after if kind.status in (429, 503, 529) else None,
         metadata=metadata,
     )
+
+
+def _hide_account(candidate: Candidate, failure: ProviderFailure, status: int | None) -> None:
+    """Drops the words of a busy provider if they are about the operator's account."""
+    if not candidate.is_byok and status in _OF_ACCOUNT:
+        failure.message = None
 
 
 def _blame(
@@ -399,6 +412,10 @@ async def read_refusal(
     metadata = _describe_reported(candidate, "status", failure)
     if 400 <= status <= 599:
         metadata["upstream_status"] = status
+    # A limit of the account by a status that says something else, such as Groq's 413.
+    named = infer_status(failure) if status in _MISNAMED else None
+    meant = named if named in _BUSY else status
+    _hide_account(candidate, failure, meant)
     message = failure.message
     if (fault := find_fault(status, reported, _read_facts(request))) is not None:
         return _blame(fault, failure, status, metadata)
@@ -407,11 +424,9 @@ async def read_refusal(
     if not candidate.is_byok and status in _UNAUTHORIZED:
         scope = RefusedScope.MODEL if is_permission_refused(status, failure) else None
         return CredentialRefused(candidate, failure, status, scope)
-    # A limit of the account by a status that says something else, such as Groq's 413.
-    named = infer_status(failure) if status in _MISNAMED else None
-    if named not in _BUSY and status == 413:
+    if meant == 413:
         return PayloadTooLarge(message, metadata=metadata)
-    if (kind := _ERRORS.get(named if named in _BUSY else status)) is not None:
+    if (kind := _ERRORS.get(meant)) is not None:
         wait = None
         if kind is not UpstreamTimeout:
             wait = read_wait(response.headers, failure.retry_after, clock.time())

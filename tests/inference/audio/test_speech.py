@@ -126,10 +126,10 @@ def test_the_first_bytes_come_before_the_last_ones_exist(site: Site) -> None:
 @pytest.mark.parametrize(
     ("behaviour", "status", "message"),
     [
-        ("sim-status:429", 429, "Rate limit reached"),
+        ("sim-status:429", 429, "refused the request for its rate"),
         ("sim-status:400", 400, "The request is not valid."),
         ("sim-status:500", 502, "The server had an error."),
-        ("sim-error-200", 503, "The server had an error."),
+        ("sim-error-200", 503, "The upstream provider is overloaded."),
         ("sim-html", 502, "not audio"),
         ("sim-html-audio", 502, "not audio"),
         ("sim-wrong-shape", 502, "not audio"),

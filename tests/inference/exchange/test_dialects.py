@@ -9,6 +9,7 @@ from typing import Any, Final
 import pytest
 
 from catalog.models import Provider
+from config.api.errors import UpstreamOverloaded, UpstreamRateLimited
 from config.credentials import Secret
 from inference.models import Generation
 from tests.support import factories
@@ -31,6 +32,7 @@ REASONED: Final[dict[str, Any]] = {
     "gemini": {"completion_tokens_details": {"reasoning_tokens": 15}},
     "anthropic": {},
 }
+MASKED: Final = "Not with ********."
 LOGINS: Final = {"anthropic": "x-api-key", "gemini": "x-goog-api-key"}
 
 
@@ -238,17 +240,17 @@ def test_a_schema_that_no_dialect_can_read_is_refused_before_admission(site: Sit
 
 
 @pytest.mark.parametrize(
-    ("status", "ours", "error_type"),
+    ("status", "ours", "error_type", "message"),
     [
-        ("400 Bad Request", 400, "invalid_request"),
-        ("404 Not Found", 502, "provider_unavailable"),
-        ("429 Too Many Requests", 429, "rate_limit_exceeded"),
-        ("503 Service Unavailable", 503, "provider_overloaded"),
-        ("529 Overloaded", 529, "provider_overloaded"),
+        ("400 Bad Request", 400, "invalid_request", MASKED),
+        ("404 Not Found", 502, "provider_unavailable", MASKED),
+        ("429 Too Many Requests", 429, "rate_limit_exceeded", UpstreamRateLimited.message),
+        ("503 Service Unavailable", 503, "provider_overloaded", UpstreamOverloaded.message),
+        ("529 Overloaded", 529, "provider_overloaded", UpstreamOverloaded.message),
     ],
 )
 def test_an_error_is_reported_without_the_credential(
-    site: Site, upstream: Upstream, status: str, ours: int, error_type: str
+    site: Site, upstream: Upstream, status: str, ours: int, error_type: str, message: str
 ) -> None:
     publish(site, upstream)
     code = int(status[:3])
@@ -264,7 +266,7 @@ def test_an_error_is_reported_without_the_credential(
     error = error_of(site.chat(), ours)
     assert error == {
         "code": ours,
-        "message": "Not with ********.",
+        "message": message,
         "metadata": {
             "error_type": error_type,
             "provider_name": "Maker",

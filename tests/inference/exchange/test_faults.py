@@ -35,6 +35,8 @@ UNKNOWN_MODEL = (
     "The provider does not know the model of its endpoint. Try again later, or let the request "
     "fall back to other providers."
 )
+RATE_LIMITED = "The upstream provider refused the request for its rate."
+OVERLOADED = "The upstream provider is overloaded."
 BROKEN_OFF = "The upstream closed the connection before its answer was complete."
 
 
@@ -112,9 +114,9 @@ def refused(status: int, message: str = SERVER_ERROR) -> Failed:
         case 413:
             return Failed(413, "payload_too_large", message)
         case 429:
-            return Failed(429, "rate_limit_exceeded", message)
+            return Failed(429, "rate_limit_exceeded", RATE_LIMITED)
         case 503 | 529:
-            return Failed(status, "provider_overloaded", message)
+            return Failed(status, "provider_overloaded", OVERLOADED)
         case 401 | 402 | 403:
             return NO_ACCESS
         case 404:
@@ -125,7 +127,10 @@ def refused(status: int, message: str = SERVER_ERROR) -> Failed:
             return Failed(400, "invalid_request", message)
 
 
-def reported(status: int, error_type: str, message: str = "The provider's own words.") -> Failed:
+OWN_WORDS = "The provider's own words."
+
+
+def reported(status: int, error_type: str, message: str) -> Failed:
     return Failed(status, error_type, message, "reported")
 
 
@@ -144,14 +149,14 @@ FAULTS: list[tuple[str, Failed | Served, Failed | Served | Broken]] = [
             (409, "The resource was changed meanwhile."),
             (413, SERVER_ERROR),
             (422, "The request cannot be processed."),
-            (429, "Rate limit reached, try again later."),
+            (429, RATE_LIMITED),
             (499, SERVER_ERROR),
             (500, SERVER_ERROR),
             (502, SERVER_ERROR),
-            (503, "The engine is overloaded."),
+            (503, OVERLOADED),
             (504, SERVER_ERROR),
             (524, SERVER_ERROR),
-            (529, "The engine is overloaded."),
+            (529, OVERLOADED),
             (599, SERVER_ERROR),
         )
     ),
@@ -160,11 +165,11 @@ FAULTS: list[tuple[str, Failed | Served, Failed | Served | Broken]] = [
         for status in (301, 302, 303, 307, 308)
     ),
     ("sim-status:204", failed(NO_HTTP), failed(NO_HTTP)),
-    ("sim-error-number", *[refused(429, "Rate limit reached, try again later.")] * 2),
+    ("sim-error-number", *[refused(429)] * 2),
     ("sim-error-code", *[Failed(400, "context_length_exceeded", "The request is not valid.")] * 2),
     ("sim-error-string", *[failed("the model crashed", "status")] * 2),
     ("sim-error-text", *[failed("Internal Server Error", "status")] * 2),
-    ("sim-error-200", *[reported(503, "provider_overloaded", SERVER_ERROR)] * 2),
+    ("sim-error-200", *[reported(503, "provider_overloaded", OVERLOADED)] * 2),
     ("sim-wrong-model", OK, OK),
     ("sim-wrong-shape", *[invalid("The answer has no choices.")] * 2),
     ("sim-html", invalid(NO_OBJECT), invalid(NO_EVENTS)),
@@ -203,22 +208,18 @@ FAULTS: list[tuple[str, Failed | Served, Failed | Served | Broken]] = [
     ("sim-usage-with-choices", OK, OK),
     ("sim-null-content", OK, OK),
     ("sim-after-done", OK, OK),
-    ("sim-error-stream", OK, reported(503, "provider_overloaded", SERVER_ERROR)),
-    (
-        "sim-error-first",
-        OK,
-        reported(429, "rate_limit_exceeded", "Rate limit reached, try again later."),
-    ),
+    ("sim-error-stream", OK, reported(503, "provider_overloaded", OVERLOADED)),
+    ("sim-error-first", OK, reported(429, "rate_limit_exceeded", RATE_LIMITED)),
     *(
-        (f"sim-reported:{name}", *[reported(status, error_type)] * 2)
-        for name, status, error_type in (
-            ("overloaded_error", 529, "provider_overloaded"),
-            ("rate_limit_error", 429, "rate_limit_exceeded"),
-            ("RESOURCE_EXHAUSTED", 429, "rate_limit_exceeded"),
-            ("throttlingException", 429, "rate_limit_exceeded"),
-            ("UNAVAILABLE", 503, "provider_overloaded"),
-            ("DEADLINE_EXCEEDED", 504, "timeout"),
-            ("api_error", 502, "provider_unavailable"),
+        (f"sim-reported:{name}", *[reported(status, error_type, message)] * 2)
+        for name, status, error_type, message in (
+            ("overloaded_error", 529, "provider_overloaded", OVERLOADED),
+            ("rate_limit_error", 429, "rate_limit_exceeded", RATE_LIMITED),
+            ("RESOURCE_EXHAUSTED", 429, "rate_limit_exceeded", RATE_LIMITED),
+            ("throttlingException", 429, "rate_limit_exceeded", RATE_LIMITED),
+            ("UNAVAILABLE", 503, "provider_overloaded", OVERLOADED),
+            ("DEADLINE_EXCEEDED", 504, "timeout", OWN_WORDS),
+            ("api_error", 502, "provider_unavailable", OWN_WORDS),
         )
     ),
     ("sim-reported:insufficient_quota", *[NO_ACCESS] * 2),
@@ -467,7 +468,7 @@ def test_an_unreachable_or_forbidden_address_is_a_bad_gateway(site: Site, base_u
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("status", [400, 429, 500])
+@pytest.mark.parametrize("status", [400, 500])
 def test_an_error_that_echoes_the_credential_is_masked(
     site: Site, status: int, stream: bool
 ) -> None:
@@ -478,11 +479,10 @@ def test_an_error_that_echoes_the_credential_is_masked(
 
 
 def test_an_error_inside_a_200_that_echoes_the_credential_is_masked(site: Site) -> None:
-    site.publish("sim-echo-key:200")
+    site.own("sim-echo-key:200")
     answer = site.chat()
     assert answer.status_code == 503
     assert answer.json()["error"]["message"] == "Incorrect API key provided: Bearer ********."
-    assert OPERATOR_SECRET not in answer.text
 
 
 def test_a_huge_error_message_is_cut_and_stripped_of_control_characters(site: Site) -> None:

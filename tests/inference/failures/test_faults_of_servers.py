@@ -11,6 +11,13 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from config.api.errors import (
+    ContextTooShort,
+    UpstreamError,
+    UpstreamOverloaded,
+    UpstreamRateLimited,
+    UpstreamUnavailable,
+)
 from inference.exchange.failures import UnknownModel
 from inference.models import Generation
 from inference.watch.board import Level, build_board
@@ -303,6 +310,54 @@ def test_a_busy_account_is_not_the_callers_fault(
     answer = site.chat(stream=stream, provider=ORDER)
     assert answer.status_code == (413 if expected == 413 else 200)
     assert_in_order()
+
+
+USED = (
+    "Rate limit reached for gpt-4o in organization org-uOtiSEwvUnroadaOnJJquBEC on tokens per min "
+    "(TPM): Limit 30000, Used 29937, Requested 385."
+)
+LIMITED = openai(USED, "tokens", "rate_limit_exceeded")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("status", "body", "expected"),
+    [
+        (429, LIMITED, UpstreamRateLimited),
+        (413, LIMITED, UpstreamRateLimited),
+        (200, LIMITED, UpstreamRateLimited),
+        (503, openai(USED), UpstreamUnavailable),
+        (529, openai(USED), UpstreamOverloaded),
+        (200, openai(USED), UpstreamUnavailable),
+        (400, openai(f"Too many tokens. {USED}", code="rate_limit_exceeded"), ContextTooShort),
+        (200, openai(f"Too many tokens. {USED}", code="rate_limit_exceeded"), ContextTooShort),
+    ],
+)
+def test_a_busy_provider_tells_nothing_of_the_operators_account(
+    site: Site,
+    serve: Serve,
+    status: int,
+    body: Any,
+    expected: type[UpstreamError],
+    stream: bool,
+) -> None:
+    serve(status, body)
+    answer = site.chat(stream=stream)
+    error = error_of(answer, expected.status)
+    assert error["message"] == expected.message
+    assert error["metadata"]["kind"] == ("reported" if status == 200 else "status")
+    assert error["metadata"]["provider_code"] == (body["error"]["code"] or "server_error")
+    assert "org-" not in answer.text + str(site.settled().attempts)
+    assert_in_order()
+
+
+@pytest.mark.parametrize("status", [200, 413, 429])
+def test_an_own_account_has_the_words_of_its_limit(site: Site, serve: Serve, status: int) -> None:
+    factories.make_credential(site.tenant, site.provider)
+    site.provider.sealed_credential = None
+    site.provider.save_fields("sealed_credential")
+    serve(status, LIMITED)
+    assert error_of(site.chat(), 429)["message"] == USED
 
 
 SPEECH = "/api/v1/audio/speech"

@@ -274,10 +274,10 @@ def streamed(bedrock: Clouds, *steps: Any) -> None:
 
 TOO_LARGE: Final = {"type": "ping", "padding": "x" * 16_000_000}
 FAULTS: Final[dict[str, tuple[Callable[[], bytes], int, str]]] = {
-    "throttled": (lambda: exception("throttlingException", "Slow down."), 429, "Slow down."),
+    "throttled": (lambda: exception("throttlingException", "Slow down."), 429, "its rate"),
     "model": (lambda: exception("modelStreamErrorException", "It broke."), 502, "It broke."),
     "timeout": (lambda: exception("modelTimeoutException", "Too late."), 504, "Too late."),
-    "busy": (lambda: exception("serviceUnavailableException", "Busy."), 503, "Busy."),
+    "busy": (lambda: exception("serviceUnavailableException", "Busy."), 503, "is overloaded"),
     "checksum": (lambda: damage(invoke_stream(BLOCKS[0])), 502, "damaged"),
     "large": (lambda: invoke_stream(TOO_LARGE), 502, "not valid"),
     "base64": (lambda: part(b'{"bytes": "???"}'), 502, "malformed"),

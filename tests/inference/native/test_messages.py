@@ -528,7 +528,7 @@ LATE: Final = {"type": "error", "error": {"type": "overloaded_error", "message":
     [
         ((STARTED, *BLOCKS, WRONG_INDEX, *ENDED), "has not begun"),
         ((STARTED, STARTED), "one message"),
-        ((STARTED, *BLOCKS, LATE, *ENDED), "Overloaded"),
+        ((STARTED, *BLOCKS, LATE, *ENDED), "is overloaded"),
         ((STARTED, *BLOCKS[:9]), "end mark"),
         ((STARTED, {**BLOCKS[0], "content_block": 5}), "malformed"),
         ((STARTED, {"type": "ping", "padding": "x" * 34_000_000}), "too large"),

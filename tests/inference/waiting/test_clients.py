@@ -16,7 +16,7 @@ from tests.support.contract.sdks import anthropic_client, openai_client
 from tests.support.inference.site import Site
 
 WORDS = "You said: one two"
-FAILED = "The engine is overloaded"
+FAILED = "The upstream provider is overloaded"
 
 
 @contextmanager

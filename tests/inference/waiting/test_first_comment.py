@@ -124,7 +124,7 @@ def test_an_error_behind_a_comment_is_an_event_of_the_face(
         assert len(events) == 1
     found = find_error(path, events[-1])
     assert (found[0], found[2]) == (code, kind)
-    assert found[1] == "The engine is overloaded."
+    assert found[1] == "The upstream provider is overloaded."
     row = quick.settled()
     assert (row.status, row.error_type) == ("failed", "provider_overloaded")
     assert (row.cost_nano, row.prompt_tokens) == (0, None)
