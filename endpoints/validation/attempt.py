@@ -39,10 +39,11 @@ _NO_TEXT: Final = "completions.chat is false, and the provider's format has no t
 
 
 class HostIsNew(Forbidden):
-    """The operator may send a tenant's secret, or call an endpoint, only at a host in use.
+    """The operator may send a tenant's secret, or call an endpoint, only at a URL in use.
 
-    An active endpoint sends the same secret to the host; one without a secret was validated there.
-    A host that receives the prompts of a tenant is guarded as one that receives a secret.
+    An active endpoint has the same base URL and sends the same secret there, if any: tenants of one
+    host may differ by port or path. What receives the prompts of a tenant is guarded as what
+    receives a secret.
     """
 
 
@@ -53,13 +54,13 @@ class HostNeedsTwo(HostIsNew):
 
 
 class HostScope(Enum):
-    """The hosts to which the caller of a validation may send secrets and prompts."""
+    """The places to which the caller of a validation may send secrets and prompts."""
 
     # All that the credential permits.
     PERMITTED = "permitted"
     # And that the provider, the owner of the credential or an earlier use names.
     NAMED = "named"
-    # And that an active endpoint uses in the same way.
+    # And whose base URL an active endpoint uses in the same way.
     IN_USE = "in use"
 
 
@@ -171,7 +172,7 @@ def _require_host(
             host,
         )
         raise CheckFailed("base_url", Reason.INVALID_BASE_URL, upstream_message=reason)
-    if scope is HostScope.PERMITTED or _is_in_use(host, endpoint.organization_id, credential):
+    if scope is HostScope.PERMITTED or _is_in_use(host, endpoint, credential):
         return
     if scope is HostScope.NAMED:
         # Two people name the address of a private provider too, where this scope is in force.
@@ -181,10 +182,12 @@ def _require_host(
         if limits is not None and limits.has_named(host):
             return
     count_refusal(ValidationRefusal.NEW_HOST)
-    raise _refuse_new(host, credential, scope)
+    raise _refuse_new(host, endpoint, credential, scope)
 
 
-def _refuse_new(host: str, credential: ByokCredential | None, scope: HostScope) -> HostIsNew:
+def _refuse_new(
+    host: str, endpoint: PrivateEndpoint, credential: ByokCredential | None, scope: HostScope
+) -> HostIsNew:
     if scope is HostScope.NAMED:
         place = "the base URL of the provider"
         if credential is not None:
@@ -196,18 +199,19 @@ def _refuse_new(host: str, credential: ByokCredential | None, scope: HostScope) 
         )
     what = "calls" if credential is None else f"sends the secret of {credential} to"
     return HostIsNew(
-        f"No active endpoint {what} {host}. The organization itself, or an operator who may "
-        "change its credentials, must validate and activate one first. Nothing was sent."
+        f"No active endpoint {what} {endpoint.upstream_url or host}. The organization itself, or "
+        "an operator who may change its credentials, must validate and activate one first. Nothing "
+        "was sent."
     )
 
 
-def _is_in_use(host: str, organization_id: uuid.UUID, credential: ByokCredential | None) -> bool:
-    """Returns whether an active endpoint was validated at the host with the credential, if any."""
-    active = PrivateEndpoint.objects.for_organization(organization_id).routable()
-    active = active.filter(validation__host=host)
+def _is_in_use(host: str, endpoint: PrivateEndpoint, credential: ByokCredential | None) -> bool:
+    """Returns whether an active endpoint was validated at the URL with the credential, if any."""
+    active = PrivateEndpoint.objects.for_organization(endpoint.organization_id).routable()
+    active = active.filter(validation__host=host).select_related("private_provider")
     if credential is not None:
         active = active.filter(validation__credential=credential)
-    return active.exists()
+    return any(each.upstream_url == endpoint.upstream_url for each in active)
 
 
 def _may_call(credential: ByokCredential, model: LanguageModel) -> bool:

@@ -215,7 +215,7 @@ def test_support_points_no_secret_at_a_new_host(
         pk=thief.create(LISTENER, activate=False).json()["data"]["id"]
     )
     shown = support.post(page(draft, "validate"), **SUBMIT, workspace=workspace)
-    assert f"to {LISTENER}. The organization itself, or an operator who may change" in shown
+    assert f"to https://{LISTENER}/v1. The organization itself, or an operator who" in shown
     assert not Validation.objects.exists()
     thief.assert_nothing_heard()
 

@@ -51,8 +51,10 @@ def make_draft(
 ) -> Callable[..., PrivateEndpoint]:
     """Makes a draft at a name of the simulator."""
 
-    def make(host: str, behaviour: str = "sim-echo") -> PrivateEndpoint:
-        base_url = f"https://{host}:{upstream.port}/v1"
+    def make(
+        host: str, behaviour: str = "sim-echo", *, path: str = "/v1", port: int = upstream.port
+    ) -> PrivateEndpoint:
+        base_url = f"https://{host}:{port}{path}"
         return make_draft(model, base_url=base_url, upstream_model_id=behaviour)
 
     return make
@@ -170,7 +172,7 @@ def test_an_operator_who_may_not_bind_validates_where_an_active_endpoint_points(
     with pytest.raises(HostIsNew) as caught:
         validate(draft, scope=HostScope.IN_USE)
     assert "No active endpoint sends the secret of acme" in caught.value.message
-    assert "to simulator.test." in caught.value.message
+    assert f"to https://simulator.test:{upstream.port}/v1." in caught.value.message
     assert (upstream.connections, Validation.objects.count()) == (0, 0)
 
     # A use and names of the owner are not enough.
@@ -211,8 +213,9 @@ def test_an_operator_who_may_not_bind_sends_no_calls_without_a_key_to_a_new_host
     with pytest.raises(HostIsNew) as caught:
         validate(draft, scope=HostScope.IN_USE)
     assert caught.value.message == (
-        "No active endpoint calls simulator.test. The organization itself, or an operator who may "
-        "change its credentials, must validate and activate one first. Nothing was sent."
+        f"No active endpoint calls https://simulator.test:{upstream.port}/v1. The organization "
+        "itself, or an operator who may change its credentials, must validate and activate one "
+        "first. Nothing was sent."
     )
     assert (upstream.connections, Validation.objects.count()) == (0, 0)
     assert validate(other).passed
@@ -220,6 +223,32 @@ def test_an_operator_who_may_not_bind_sends_no_calls_without_a_key_to_a_new_host
     assert validate(draft, scope=HostScope.IN_USE).passed
     with pytest.raises(HostIsNew):
         validate(make_draft("127.0.0.1"), scope=HostScope.IN_USE)
+
+
+@pytest.mark.parametrize("is_keyless", [False, True])
+def test_a_host_in_use_is_new_at_another_path_or_port(
+    provider: Provider,
+    make_draft: Callable[..., PrivateEndpoint],
+    upstream: Simulator,
+    monkeypatch: pytest.MonkeyPatch,
+    is_keyless: bool,
+) -> None:
+    """Tenants of a shared gateway differ by the path, and servers of one machine by the port."""
+    change(provider, is_keyless=is_keyless)
+    monkeypatch.setattr(upstream, "is_keyless", is_keyless)
+    first = make_draft("simulator.test")
+    assert validate(first).passed
+    first.activate()
+    upstream.clear()
+    for other in (
+        make_draft("simulator.test", path="/v1/MINE/compat"),
+        make_draft("simulator.test", port=upstream.port + 1),
+    ):
+        with snapshots.unchanged(), pytest.raises(HostIsNew) as caught:
+            validate(other, scope=HostScope.IN_USE)
+        assert f" {other.base_url}. The organization itself" in caught.value.message
+    assert upstream.connections == 0
+    assert validate(make_draft("simulator.test"), scope=HostScope.IN_USE).passed
 
 
 def test_an_operator_alone_validates_only_where_others_have_named_the_host(
