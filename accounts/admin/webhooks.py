@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from django import forms
 from django.contrib import admin, messages
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.html import format_html
@@ -13,6 +14,7 @@ from django.utils.html import format_html
 from accounts.admin.forms import may_point_secrets
 from accounts.webhooks.models import Delivery, Subscription, choosable_kinds
 from config.apps import event_kinds
+from config.changes.deciding import hide_waiting
 from config.console.actions import Message, bulk_action, deletion, report, transition
 from config.console.base import ConsoleAdmin
 from config.console.formatting import render_page
@@ -320,6 +322,9 @@ class DeliveryAdmin(ConsoleAdmin):
         ),
         part("Record", "id", "webhook_id", ("created_at", "delivered_at")),
     )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return hide_waiting(super().get_queryset(request), request, event="event__")
 
     kind = column("Event", lambda delivery: delivery.event.kind)
     webhook_id = column("Event ID (webhook-id)", lambda delivery: str(delivery.event_id))

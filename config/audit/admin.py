@@ -20,6 +20,7 @@ from config.apps import ModelDeclaration, declarations
 from config.audit import context as audit
 from config.audit.entries import AuditEntry
 from config.audit.triggers import audit_triggers
+from config.changes.deciding import hidden_pages, shown_numbers
 from config.console.base import ConsoleAdmin
 from config.console.formatting import label_renderer
 from config.console.forms import part
@@ -57,8 +58,12 @@ class KindFilter(admin.SimpleListFilter):
     parameter_name = "kind"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        may_see = _may_see_operators(request)
-        kinds = (kind for kind in (*audit_triggers(), *_EVENTS) if may_see or not _names_one(kind))
+        may_see, hidden = _may_see_operators(request), hidden_pages(request)
+        kinds = (
+            kind
+            for kind in (*audit_triggers(), *_EVENTS)
+            if kind not in hidden and (may_see or not _names_one(kind))
+        )
         return sorted(((kind, _kind_title(kind)) for kind in kinds), key=lambda pair: pair[1])
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
@@ -130,7 +135,11 @@ class AuditEntryAdmin(ConsoleAdmin):
         )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Returns the entries, without those that repeat what hidden pages have."""
         rows = annotate_organization(super().get_queryset(request))
+        if hidden := hidden_pages(request):
+            is_shown = ~Q(kind="config.changeset") | Q(object_id__in=shown_numbers(request))
+            rows = rows.exclude(kind__in=hidden).filter(is_shown)
         if _may_see_operators(request):
             return rows
         of_operators = Q(kind=audit.SIGN_IN)

@@ -62,12 +62,7 @@ class ChangeSetAdmin(ConsoleAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ChangeSet]:
         """Returns the change sets of the pages that the operator may view, without contents."""
-        pages = [
-            model._meta.label_lower
-            for model, page in admin.site._registry.items()
-            if page.has_view_permission(request)
-        ]
-        rows = super().get_queryset(request).filter(page__in=pages)
+        rows = super().get_queryset(request).filter(page__in=deciding.shown_pages(request))
         return rows.defer("sealed_arguments", "arguments", "state")
 
     @display(description="Change set")

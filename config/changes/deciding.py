@@ -7,6 +7,9 @@ from typing import Any, Final
 from django.contrib import admin
 from django.contrib.auth.models import User
 from django.db import transaction
+from django.db.models import CharField, Q, QuerySet
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Cast
 from django.http import HttpRequest
 
 from config.api.errors import Conflict, Forbidden
@@ -40,6 +43,40 @@ def page_of(change_set: ChangeSet) -> Any:
     if change_set.page not in pages or change_set.page not in declarations():
         raise Conflict("This release has no such page. Reject the change set.")
     return pages[change_set.page]
+
+
+def shown_pages(request: HttpRequest) -> list[str]:
+    """Returns the labels of the pages that the operator may view."""
+    return [
+        model._meta.label_lower
+        for model, page in admin.site._registry.items()
+        if page.has_view_permission(request)
+    ]
+
+
+def hidden_pages(request: HttpRequest) -> list[str]:
+    """Returns the labels of the pages that the operator may not view."""
+    labels = {model._meta.label_lower for model in admin.site._registry}
+    return sorted(labels.difference(shown_pages(request)))
+
+
+def shown_numbers(request: HttpRequest) -> QuerySet[Any, Any]:
+    """Returns the numbers, as text, of the change sets that the operator may view."""
+    pages = shown_pages(request)
+    rows = ChangeSet.objects.filter(page__in=pages if "config.changeset" in pages else ())
+    return rows.order_by().annotate(number=Cast("pk", CharField())).values("number")
+
+
+def hide_waiting(rows: QuerySet[Any], request: HttpRequest, event: str = "") -> QuerySet[Any]:
+    """Returns rows without events of change sets that the operator may not view.
+
+    ``event`` leads from a row to its event.
+    """
+    if not hidden_pages(request):
+        return rows
+    rows = rows.annotate(change_set=KeyTextTransform("number", f"{event}data"))
+    is_other = ~Q(**{f"{event}kind": "change.waiting"})
+    return rows.filter(is_other | Q(change_set__in=shown_numbers(request)))
 
 
 def require_decider(change_set: ChangeSet, request: HttpRequest) -> None:

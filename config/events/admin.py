@@ -11,6 +11,7 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 
 from config.apps import event_kinds
+from config.changes.deciding import hide_waiting
 from config.console.base import ConsoleAdmin
 from config.console.forms import part
 from config.console.lists.tenants import annotate_organization, name_organization
@@ -59,7 +60,7 @@ class EventAdmin(ConsoleAdmin):
     organization = column("Organization", lambda event: name_organization(event))
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        return annotate_organization(super().get_queryset(request))
+        return hide_waiting(annotate_organization(super().get_queryset(request)), request)
 
     @display(description="Data")
     def shown_data(self, event: Event) -> str:

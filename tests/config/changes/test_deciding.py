@@ -15,6 +15,7 @@ from django.db.utils import IntegrityError
 from django.test import Client
 from django.urls import reverse
 
+from accounts.webhooks.models import Delivery, Subscription
 from catalog.models import ModelEndpoint, PriceVersion
 from catalog.pricing import Price
 from config.apps import Role
@@ -25,7 +26,7 @@ from config.changes.models import ChangeRule, ChangeSet, expire_due
 from config.clocks.clock import clock
 from config.events.outbox import Event
 from tests.support import factories
-from tests.support.console import SUBMIT, fingerprint, messages_of, page
+from tests.support.console import SUBMIT, fingerprint, listing, messages_of, page
 from tests.support.database import snapshots
 from tests.support.operators import four_eyes
 from tests.support.operators.four_eyes import WHY, approve, decide, demand, proposed, sign_in
@@ -325,6 +326,43 @@ def test_a_role_sees_only_change_sets_of_its_pages(ann: Client, endpoint: ModelE
     reader = sign_in("reader", Role.READ_ONLY)
     assert reader.get(page(made)).status_code == 302
     assert str(made.pk) in ann.get(page(made)).content.decode()
+
+
+def test_a_role_sees_no_trace_of_change_sets_of_other_pages(
+    ann: Client, endpoint: ModelEndpoint
+) -> None:
+    price = propose(ann, endpoint)
+    four_eyes.press(ann, ChangeRule.objects.get(kind=ChangeKind.PRICES), "relax", **WHY)
+    relaxing = ChangeSet.objects.exclude(pk=price.pk).get()
+    receiver, _ = Subscription.objects.create_subscription(
+        organization=None, form="webhook", url="https://example.com/x"
+    )
+    events = {each.data["number"]: each for each in Event.objects.filter(kind="change.waiting")}
+    traces: list[dict[int, Any]] = [
+        events,
+        {
+            number: Delivery.objects.create(subscription=receiver, event=event)
+            for number, event in events.items()
+        },
+        {
+            number: AuditEntry.objects.get(kind="config.changeset", object_id=str(number))
+            for number in events
+        },
+        {
+            relaxing.pk: AuditEntry.objects.create(
+                actor="x", action="x", kind="config.changerule", object_id="prices", after={}
+            )
+        },
+    ]
+    reader = sign_in("reader", Role.READ_ONLY)
+    for client, seen in ((ann, {price.pk, relaxing.pk}), (reader, {price.pk})):
+        for rows in traces:
+            listed = client.get(listing(type(rows[relaxing.pk]))).context["cl"].result_list
+            keys = {each.pk for each in listed}
+            expected = seen & rows.keys()
+            assert {number for number, row in rows.items() if row.pk in keys} == expected
+            opened = {n for n, row in rows.items() if client.get(page(row)).status_code == 200}
+            assert opened == expected
 
 
 @pytest.mark.django_db(transaction=True)
