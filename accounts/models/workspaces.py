@@ -249,7 +249,7 @@ class Workspace(LoggingSettings, BaseModel):
             return _write_settings(self, changes) or is_limited
 
     def close(self, *, confirm_default: bool = False) -> None:
-        """PRESENT → DELETED. Deletes budgets, guardrails and memberships, and frees the slug.
+        """PRESENT → DELETED. Deletes budgets, guardrails, presets and memberships; frees the slug.
 
         Disables its destinations. Refuses a workspace with a usable inference key. Deletes the
         default workspace only with ``confirm_default``; its inference keys are then disabled,
@@ -291,6 +291,8 @@ class Workspace(LoggingSettings, BaseModel):
             keys.filter(pk__in=locked).update(disabled=True, updated_at=now)
             self.budgets.all().delete()
             self.guardrails.all().delete()
+            # Their system prompts are texts of the customer.
+            self.presets.all().delete()
             self.memberships.all().delete()
             self.rate_limits.all().delete()
             for destination in self.destinations.all():

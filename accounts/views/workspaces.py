@@ -114,7 +114,7 @@ class WorkspaceViewSet(CreatingViewSet):
         ],
     )
     def destroy(self, request: Request, workspace_ref: str) -> Response:
-        """Deletes a workspace without active API keys, with its budgets and guardrails."""
+        """Deletes a workspace without active API keys, with its budgets, guardrails and presets."""
         confirmed = read_parameter(request, _CONFIRMATION, FlagParameter())
         self.get_object().close(confirm_default=confirmed)
         return Response({"deleted": True})

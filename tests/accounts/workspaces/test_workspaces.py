@@ -20,6 +20,8 @@ from accounts.models import (
     BudgetInterval,
     Guardrail,
     KeyAssignment,
+    Preset,
+    PresetVersion,
     Workspace,
     WorkspaceBudget,
     WorkspaceMember,
@@ -38,6 +40,7 @@ from tests.support.governance import (
     make_guardrail,
     make_key,
     make_member,
+    make_preset,
     make_workspace,
     missing,
     refused,
@@ -343,7 +346,7 @@ def test_an_empty_patch_changes_nothing(management: APIClient, tenant: Tenant) -
         assert response.json() == {"data": shown(tenant.workspace)}
 
 
-def test_delete_removes_budgets_guardrails_and_members(
+def test_delete_removes_budgets_guardrails_presets_and_members(
     management: APIClient, tenant: Tenant
 ) -> None:
     workspace = make_workspace(tenant.organization, slug="research")
@@ -353,6 +356,8 @@ def test_delete_removes_budgets_guardrails_and_members(
         row.add_members([make_member(tenant.organization)])
         make_guardrail(row).assign_keys([make_key(tenant)], by="test")
         Guardrail.objects.edit_workspace_default(row, description="of all")
+        for text in ("Be kind.", "Be brief."):
+            make_preset(row, system=text)
     response = send(management, "DELETE", "workspaces/research")
     assert (response.status_code, response.json()) == (200, {"deleted": True})
     workspace.refresh_from_db()
@@ -361,6 +366,9 @@ def test_delete_removes_budgets_guardrails_and_members(
     assert WorkspaceMember.objects.get().workspace == other
     assert {row.workspace for row in Guardrail.objects.all()} == {other}
     assert KeyAssignment.objects.get().guardrail.workspace == other
+    assert Preset.objects.get().workspace == other
+    kept = PresetVersion.objects.values_list("preset__workspace", "system_prompt")
+    assert set(kept) == {(other.pk, "Be kind."), (other.pk, "Be brief.")}
     again = send(management, "DELETE", f"workspaces/{workspace.pk}")
     assert (again.status_code, again.json()) == (404, missing("workspace"))
     body = {"name": "Research", "slug": "research"}
