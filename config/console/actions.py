@@ -47,6 +47,9 @@ _CHUNK: Final = 500
 # A page or a session names at most this many rows one by one.
 _NAMED: Final = 200
 
+# What is foreseen tells of the requests of the last hour.
+_SEES_REQUESTS: Final = "inference.view_generation"
+
 Message: TypeAlias = tuple[int, str]
 """The level of a message, as Django numbers it, and its text."""
 Answer: TypeAlias = Message | HttpResponse
@@ -77,11 +80,11 @@ def transition(
     """Makes a method an action of the detail page that asks in a dialog and runs by POST.
 
     The dialog asks by the method's docstring, unless there is a ``question``, and names the object;
-    ``foresee`` returns the consequences for it, as sentences. The method gets the request, the
-    object and the dialog's form. It returns a message, or a page with a ``#dialog-form`` in place
-    of the dialog; an error of the model becomes a message. ``four_eyes`` says when the action is
-    proposed to a second person instead. ``prepare`` gets the object and the form, and may call
-    other hosts outside of a transaction; the method finds its result as ``form.prepared``.
+    ``foresee`` returns the consequences as sentences, which operators who may view requests see.
+    The method gets the request, the object and the form. It returns a message, or a page with a
+    ``#dialog-form`` in its place; an error of the model becomes a message. ``four_eyes`` says when
+    the action is proposed to a second person instead. ``prepare`` gets the object and the form, and
+    may call other hosts outside of a transaction; the method finds its result as ``form.prepared``.
     """
 
     def decorate(method: Callable[[Any, HttpRequest, Any, Any], Answer]) -> Any:
@@ -260,9 +263,10 @@ def _name_in(form: type[Any], foresee: Callable[[Any], Sequence[str]] | None) ->
         def render_before_template(self) -> str:
             page: Any = self.request.dialog_page
             obj = page.get_object(self.request, unquote(str(self.object_id)))
+            tells = foresee if self.request.user.has_perm(_SEES_REQUESTS) else None
             context = {
                 "facts": [] if obj is None else page.facts_of(obj),
-                "sentences": [] if obj is None or foresee is None else foresee(obj),
+                "sentences": [] if obj is None or tells is None else tells(obj),
                 "seen": self.seen,
             }
             above = super().render_before_template()
@@ -344,8 +348,9 @@ def bulk_action(
 
     The page asks by the method's docstring, unless there is a ``question``. The method runs once a
     row, in a transaction of its own: a refused row does not stop the others. ``foresee`` gets the
-    model and the keys of the rows, and returns the consequences. ``four_eyes`` says when the action
-    is proposed to a second person instead, with a change set for each row.
+    model and the keys of the rows, and returns the consequences, for operators who may view
+    requests. ``four_eyes`` says when the action is proposed to a second person instead, with a
+    change set for each row.
     """
 
     def decorate(method: Callable[[Any, HttpRequest, Any], None]) -> Any:
@@ -437,10 +442,11 @@ class _BulkAction:
         is_across = _is_across(request)
         rows = list(queryset[:_NAMED] if is_across else queryset)
         name_tenants(rows)
+        tells = self.foresee if request.user.has_perm(_SEES_REQUESTS) else None
         context: dict[str, Any] = {
             "question": self.question,
             "rows": rows,
-            "sentences": [] if self.foresee is None else self.foresee(page.model, keys),
+            "sentences": [] if tells is None else tells(page.model, keys),
             "demand": None if self.four_eyes is None else self.four_eyes.find_demand(None),
             "hidden": len(keys) - len(rows),
             "is_across": is_across,

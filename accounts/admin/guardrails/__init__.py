@@ -14,7 +14,7 @@ from django.views.decorators.http import require_POST
 
 from accounts.admin import pickers
 from accounts.admin.forms import initial_workspace
-from accounts.admin.guardrails.backtest import answer_backtest
+from accounts.admin.guardrails.backtest import SEES_REQUESTS, answer_backtest
 from accounts.admin.guardrails.forms import GuardrailForm, KeysDialog, MembersDialog
 from accounts.admin.guardrails.shadows import (
     describe_enforcement,
@@ -192,7 +192,8 @@ class GuardrailAdmin(SubjectPickers):
     @display(description="Shadow")
     def shadow_state(self, guardrail: Guardrail) -> str | None:
         shadow = shadow_of(guardrail)
-        return None if shadow is None else render_shadow(shadow)
+        sees = getattr(guardrail, "shows_requests", False)
+        return None if shadow is None else render_shadow(shadow, with_counts=sees)
 
     @display(description="Built-in patterns")
     def shown_builtins(self, guardrail: Guardrail) -> str:
@@ -202,9 +203,18 @@ class GuardrailAdmin(SubjectPickers):
     def shown_patterns(self, guardrail: Guardrail) -> str:
         return show_limit("content_filters", guardrail.content_filters)
 
+    def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Any:
+        """Returns a guardrail, which knows whether what its shadow has counted may be shown."""
+        found = super().get_object(request, object_id, from_field)
+        if found is not None:
+            found.shows_requests = request.user.has_perm(SEES_REQUESTS)
+        return found
+
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Returns the parts of the page; a reader gets texts in place of what only a form has."""
         fieldsets = super().get_fieldsets(request, obj)
+        if not request.user.has_perm(SEES_REQUESTS):
+            fieldsets = [each for each in fieldsets if each[0] != "Backtest"]
         if obj is None or self.has_change_permission(request, obj):
             return fieldsets
         texts = {

@@ -6,6 +6,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from django import forms
+from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
@@ -15,6 +16,7 @@ from accounts.models import ApiKey, Guardrail
 from config.console.formatting import render_table
 from inference.reports.backtest import DAYS, REASONS, Backtest, Outcome, backtest
 
+SEES_REQUESTS: Final = "inference.view_generation"
 # Keys that the result names one by one.
 _NAMED: Final = 20
 
@@ -42,7 +44,12 @@ class ShownField(forms.Field):
 
 
 def answer_backtest(request: HttpRequest, form: Any, stored: Guardrail | None) -> HttpResponse:
-    """Answers with the backtest of a bound form; nothing is stored."""
+    """Answers with the backtest of a bound form; nothing is stored.
+
+    Raises :class:`PermissionDenied` for an operator who may not view requests.
+    """
+    if not request.user.has_perm(SEES_REQUESTS):
+        raise PermissionDenied
     if not form.is_valid():
         labels = {
             name: form.fields[name].label or name for name in form.errors if name in form.fields

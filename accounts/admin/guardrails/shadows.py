@@ -31,12 +31,12 @@ def require_shadow(guardrail: Guardrail) -> GuardrailShadow:
     return shadow
 
 
-def render_shadow(shadow: GuardrailShadow) -> str:
-    """Renders when a shadow began, how it differs, and what it has counted."""
-    result = read_result(shadow.pk)
+def render_shadow(shadow: GuardrailShadow, *, with_counts: bool) -> str:
+    """Renders when a shadow began, how it differs and, ``with_counts``, what it has counted."""
+    result = read_result(shadow.pk) if with_counts else ShadowResult()
     context = {
         "shadow": shadow,
-        "sentence": _describe(result),
+        "sentence": _describe(result) if with_counts else "",
         "unread": f"{result.unread:,}" if result.unread else "",
         "changes": render_table(("Limit", "Enforced", "Shadow"), _find_changes(shadow)),
         "has_refusals": bool(result.refused),

@@ -39,6 +39,8 @@ from inference.reports.usage import subjects
 from inference.reports.usage.consequences import foresee_key, foresee_keys
 from inference.reports.usage.panel import show_usage
 
+# Who has it sees what a key sends and spends.
+_SEES_USE: Final = "inference.view_generation"
 _KINDS: Final = {"management": "info"}
 _KEY_STATES: Final = {
     "usable": "success", "expired": "warning", "paused": "warning", "revoked": "danger",
@@ -92,7 +94,7 @@ class ApiKeyForm(ConsoleForm):
 
 def _show_cancellations(request: HttpRequest, key: ApiKey) -> str | None:
     """Returns the table of a key's page."""
-    if not _is_for_inference(key):
+    if not (_is_for_inference(key) and request.user.has_perm(_SEES_USE)):
         return None
     spans = (
         ("Today, of the latest 10,000 requests", sum_today(key)),
@@ -258,20 +260,30 @@ class ApiKeyAdmin(ConsoleAdmin):
     limit = column("Limit", lambda key: None if key.limit_nano is None else describe_limit(key))
 
     def read_columns(self, request: HttpRequest, rows: list[Any]) -> None:
-        """Reads the meters and the sums of all keys with one query each."""
+        """Reads the meters and the sums of all keys with one query each, for who may see them."""
         super().read_columns(request, rows)
-        meters = Meter.objects.in_bulk([row.subject_id for row in rows])
+        sees_use = request.user.has_perm(_SEES_USE)
+        meters = Meter.objects.in_bulk([row.subject_id for row in rows]) if sees_use else {}
         for row in rows:
             row.meter = meters.get(row.subject_id)
-        sums = sum_week(rows)
+        sums = sum_week(rows) if sees_use else {}
         for row in rows:
             row.week = sums.get(row.pk, Cancellations())
 
+    def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Any:
+        """Returns a key, without its meter for who may not see it."""
+        key: Any = super().get_object(request, object_id, from_field)
+        if key is not None and not request.user.has_perm(_SEES_USE):
+            key.meter = None
+        return key
+
     def get_queryset(self, request: HttpRequest) -> Any:
-        """Lets the list be sorted by spending; a month begins with nothing."""
+        """Lets the list be sorted by spending, if it is shown; a month begins with nothing."""
         # Keys name their workspaces, and these their organizations.
         rows = super().get_queryset(request)
         rows = rows.select_related("organization", "workspace__organization", "creator")
+        if not request.user.has_perm(_SEES_USE):
+            return rows.alias(spent_order=Value(0))
         month = clock.now().date().replace(day=1)
         meters = Meter.objects.filter(
             pk=Coalesce(OuterRef("successor_id"), OuterRef("pk")), day__gte=month

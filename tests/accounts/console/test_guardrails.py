@@ -16,6 +16,7 @@ from tests.support import factories
 from tests.support.console import SUBMIT, change, fingerprint, listing, messages_of, page
 from tests.support.factories import Tenant
 from tests.support.governance import make_guardrail, make_key, make_member
+from tests.support.operators.four_eyes import sign_in_with
 
 
 def _guardrail_form(**fields: Any) -> dict[str, Any]:
@@ -249,6 +250,20 @@ def test_form_is_backtested_against_its_own_guardrail(tenant: Tenant) -> None:
         rendered = str(made[row.pk](instance=row)["backtest"])
         assert f"/{row.pk}/backtest/" in rendered
     assert '"/admin/accounts/guardrail/backtest/"' in str(new()["backtest"])
+
+
+@pytest.mark.parametrize("sees", [False, True])
+def test_a_backtest_is_for_those_who_see_requests(tenant: Tenant, sees: bool) -> None:
+    guardrail = make_guardrail(tenant.workspace)
+    names = ("view_guardrail", "add_guardrail", "change_guardrail")
+    client = sign_in_with("ann", *names, *(["view_generation"] if sees else []))
+    for shown, asked in (
+        (page(guardrail), page(guardrail, "backtest")),
+        (listing(Guardrail, "add"), listing(Guardrail, "backtest_new")),
+    ):
+        assert ("backtest_result" in client.get(shown).content.decode()) is sees
+        answer = client.post(asked, _guardrail_form())
+        assert answer.status_code == (200 if sees else 403)
 
 
 def test_a_guardrail_without_a_shadow_offers_none_to_enforce(

@@ -35,6 +35,7 @@ from tests.support.database import snapshots
 from tests.support.factories import Tenant
 from tests.support.governance import make_guardrail, make_key
 from tests.support.inference.site import Site
+from tests.support.operators.four_eyes import sign_in_with
 
 NANO = 1_000_000_000
 EMAIL = {"slug": "email", "action": "block", "label": "[EMAIL]"}
@@ -306,6 +307,16 @@ def test_operator_starts_a_new_guardrail_as_a_shadow(operator: Client, tenant: T
     shown = operator.post(listing(Guardrail, "add"), {**form, "allowed_models": []})
     assert "Change a limit first" in shown.content.decode()
     assert fingerprint() == before
+
+
+@pytest.mark.parametrize("sees", [False, True])
+def test_what_a_shadow_counts_is_for_those_who_see_requests(tenant: Tenant, sees: bool) -> None:
+    guardrail = make_guardrail(tenant.workspace)
+    start(guardrail, ignored_models=["acme/*"])
+    client = sign_in_with("ann", "view_guardrail", *(["view_generation"] if sees else []))
+    shown = client.get(page(guardrail)).content.decode()
+    assert "acme/*" in shown
+    assert ("No request has been counted yet." in shown) is sees
 
 
 @pytest.mark.parametrize("verb", ["enforce", "withdraw"])
