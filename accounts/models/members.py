@@ -113,7 +113,7 @@ class Member(BaseModel):
             self.refresh_from_db(from_queryset=Member._base_manager.select_for_update())
             if self.deleted_at is not None:
                 raise MemberNotFound
-            if count := self.api_keys.filter(deleted_at=None).count():
+            if count := self.api_keys.current().filter(deleted_at=None).count():
                 keys = "1 API key" if count == 1 else f"{count} API keys"
                 raise MemberHasKeys(f"The member has {keys}. Delete them first.")
             self.memberships.all().delete()

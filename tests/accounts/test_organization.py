@@ -11,6 +11,7 @@ from django.db.models import ProtectedError
 from rest_framework.test import APIClient
 
 from accounts.models import ApiKey, Member, MemberNotFound, remove_member
+from accounts.rotation import rotate_key
 from tests.support import factories
 from tests.support.database import snapshots
 from tests.support.factories import Tenant
@@ -232,6 +233,9 @@ def test_a_member_with_keys_is_not_deleted(
     member = make_member(tenant.organization)
     for name in ("one", "two"):
         make_key(tenant, name, creator=member).pause()
+    key = ApiKey.objects.get(name="one")
+    for _ in range(2):
+        rotate_key(key, overlap=0)
     other = make_member(factories.make_tenant("Other").organization)
     with snapshots.unchanged():
         refusal = send(management, "delete", f"{MEMBERS}/{member.pk}")
@@ -239,6 +243,9 @@ def test_a_member_with_keys_is_not_deleted(
         assert send(inference, "delete", f"{MEMBERS}/{member.pk}").status_code == 403
         for unknown in (other.pk, uuid4(), "x"):
             assert send(management, "delete", f"{MEMBERS}/{unknown}").status_code == 404
+    for each in (key, ApiKey.objects.get(name="two")):
+        assert send(management, "delete", f"keys/{each.digest}").status_code == 200
+    assert send(management, "delete", f"{MEMBERS}/{member.pk}").status_code == 200
 
 
 def test_a_key_is_not_created_for_a_member_deleted_meanwhile(tenant: Tenant) -> None:
