@@ -266,9 +266,8 @@ class PublicEndpointSerializer(serializers.Serializer[ModelEndpoint]):
         return None
 
     def get_supported_parameters(self, endpoint: ModelEndpoint) -> list[str]:
-        model = endpoint.model
-        listed = endpoint.supported_parameters or model.supported_parameters
-        return dialects.keep_sent(endpoint.provider.dialect, model.capabilities, listed)
+        capabilities, listed = endpoint.model.capabilities, endpoint.listed_parameters
+        return dialects.keep_sent(endpoint.provider.dialect, capabilities, listed)
 
     @extend_schema_field(_TOOL_CHOICES)
     def get_supports_tool_choice(self, endpoint: ModelEndpoint) -> Any:

@@ -24,7 +24,7 @@ from accounts.authentication import Anyone, ManagementKey, caller_or_none
 from accounts.models import ApiKey, policy_of
 from accounts.policy import Policy, require_ingress_region
 from accounts.views.creations import CreatingViewSet, creates
-from catalog.abilities import read_settings
+from catalog.abilities import Abilities, read_settings
 from catalog.aliases import changes
 from catalog.aliases.names import ModelNotFound
 from catalog.dialects.base import Operation
@@ -482,7 +482,8 @@ def _show_as_public(endpoint: PrivateEndpoint) -> ModelEndpoint:
     """Returns the row, which is not stored, by which a private endpoint is shown like others."""
     settings = read_settings(endpoint.settings)
     provider = endpoint.upstream_provider
-    return ModelEndpoint(
+    stated = endpoint.settings.items()
+    shown = ModelEndpoint(
         pk=endpoint.pk,
         model=endpoint.model,
         provider=Provider(
@@ -493,7 +494,11 @@ def _show_as_public(endpoint: PrivateEndpoint) -> ModelEndpoint:
         max_completion_tokens=settings.max_completion_tokens,
         quantization=settings.quantization,
         supported_parameters=endpoint.offered_parameters,
+        abilities={name: value for name, value in stated if name in Abilities.__struct_fields__},
     )
+    # If all are excluded, it supports none, whatever its model lists.
+    shown.listed_parameters = shown.supported_parameters
+    return shown
 
 
 def _endpoints_in(region: str | None) -> QuerySet[ModelEndpoint]:

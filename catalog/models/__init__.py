@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from functools import cached_property
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -538,6 +539,11 @@ class ModelEndpoint(TimeLimitedModel, ListedRow):
 
     def __str__(self) -> str:
         return f"{self.model} at {self.provider}"
+
+    @cached_property
+    def listed_parameters(self) -> list[str]:
+        """Returns the endpoint's own parameters, or those of the model if it lists none."""
+        return self.supported_parameters or self.model.supported_parameters
 
     def reprice(self, price: Price, *, basis: int | None = None) -> bool:
         """ANY → same. Sets the price of later requests; returns whether it is another one.

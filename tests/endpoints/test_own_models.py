@@ -14,7 +14,7 @@ from accounts.models import Organization
 from catalog.models import CatalogVersion, LanguageModel
 from config.bulk.problems import ImportRefused
 from endpoints import imports
-from endpoints.models import PrivateEndpoint, PrivateProvider, create_own_model
+from endpoints.models import PrivateEndpoint, PrivateProvider, Validation, create_own_model
 from inference.admission.copies.organizations import load_organization
 from inference.admission.copies.whole import read_catalog_on_orm
 from tests.support import factories
@@ -303,6 +303,30 @@ def test_lists_of_the_owner_show_a_model_that_is_served(rack: Site, manager: API
     assert ids_of(other.get("/api/v1/models/user")) == [rack.model.slug]
     assert manager.post(f"{ENDPOINTS}/{endpoint}/disable").status_code == 200
     assert SLUG not in ids_of(owner.get("/api/v1/models"))
+
+
+def test_the_endpoints_of_a_model_show_what_a_private_one_states(
+    rack: Site, manager: APIClient
+) -> None:
+    rows = PrivateEndpoint.objects.filter(pk=activate(rack))
+    Validation.objects.filter(endpoint__in=rows).update(parameters={})
+    stated = {"max_prompt_tokens": 8_000, "tool_choice": {"required": False}}
+    declared = ["tools", "tool_choice"]
+    rows.update(settings={**stated, "context_length": 9_000}, declared_parameters=declared)
+
+    def read_served() -> dict[str, Any]:
+        [served] = manager.get(f"/api/v1/models/{SLUG}/endpoints").json()["data"]["endpoints"]
+        return dict(served)
+
+    served = read_served()
+    assert (served["context_length"], served["max_prompt_tokens"]) == (9_000, 8_000)
+    assert served["supports_tool_choice"] == {
+        "auto": True, "function": True, "none": True, "required": False,
+    }  # fmt: skip
+    assert served["abilities"] == stated
+
+    rows.update(settings={"excluded_parameters": served["supported_parameters"]})
+    assert read_served()["supported_parameters"] == []
 
 
 def test_an_own_image_model_stands_in_the_lists_of_images(
