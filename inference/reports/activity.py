@@ -14,15 +14,23 @@ from uuid import UUID
 from django.db.models import Count, F, Q, QuerySet, Sum, UUIDField
 from django.db.models.functions import Coalesce, TruncDate
 
+from accounts.models.edits import refusal
 from catalog.models import ModelEndpoint
 from config.clocks.clock import clock
 from config.database.replica.reading import read
 from endpoints.models import PrivateEndpoint
 from inference.models import DailyUsage, Generation, UsageDay
+from inference.reports.analytics import limit_statements
 from inference.reports.rollups import end_of, join_days, midnight
 
 ACTIVITY_DAYS: Final = 30
 _DAY: Final = timedelta(days=1)
+# As many as ``POST /analytics/query`` returns.
+_MOST_ROWS: Final = 10_000
+_TOO_MANY: Final = (
+    f"Gives more than {_MOST_ROWS:,} rows. Name a `date`, a `workspace_id`, an `api_key_hash` or "
+    "an `end_user`; or ask POST /analytics/query for `external_user`, with a `limit`."
+)
 _KEY: Final = ("date", "model", "endpoint_id", "provider_name")
 _TOKENS: Final = ("prompt_tokens", "completion_tokens", "cached_tokens", "reasoning_tokens")
 
@@ -46,11 +54,15 @@ class Activity:
     def rows(self) -> list[dict[str, Any]]:
         """Returns a row for each date, model and endpoint with usage, the latest date first.
 
-        Amounts are integers of nano-USD.
+        Amounts are integers of nano-USD. Callers choose the names of end users, so the rows of
+        these are limited; raises :class:`InvalidRequest` for more, and :class:`RequestTimeout`.
         """
-        rolled = set(UsageDay.objects.filter(day__in=self.days).values_list("day", flat=True))
-        found = [*self._read_sums(rolled), *self._sum_generations(set(self.days) - rolled)]
-        names = permaslugs({row["endpoint_id"] for row in found})
+        with limit_statements():
+            rolled = set(UsageDay.objects.filter(day__in=self.days).values_list("day", flat=True))
+            found = [*self._read_sums(rolled), *self._sum_generations(set(self.days) - rolled)]
+            if self.group_by == "end_user" and len(found) > _MOST_ROWS:
+                raise refusal("group_by", _TOO_MANY)
+            names = permaslugs({row["endpoint_id"] for row in found})
         for row in found:
             # The endpoint of a stored sum may have been deleted.
             row["model_permaslug"] = names.get(row["endpoint_id"], row["model"])
@@ -108,7 +120,8 @@ class Activity:
         sums |= {name: Coalesce(Sum(name), 0) for name in _TOKENS}
         # A prefix keeps the names of the sums apart from the names of their columns.
         named = {f"sum_{name}": expression for name, expression in sums.items()}
-        for row in rows.filter(**wanted).order_by().values(*key).annotate(**named):
+        found = rows.filter(**wanted).order_by().values(*key).annotate(**named)
+        for row in found[: _MOST_ROWS + 1] if self.group_by == "end_user" else found:
             yield {name: row[name] for name in key} | {
                 name: int(row[f"sum_{name}"]) for name in sums
             }

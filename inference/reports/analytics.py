@@ -7,7 +7,8 @@ or become parameters; they never become SQL.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -216,6 +217,22 @@ class Condition:
     include_unset: bool = False
 
 
+@contextmanager
+def limit_statements() -> Iterator[None]:
+    """Stops each statement after ten seconds; raises :class:`RequestTimeout`."""
+    is_inside = connection.in_atomic_block
+    try:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SELECT set_config('statement_timeout', %s, true)", [str(TIMEOUT_MS)])
+            yield
+            if is_inside:
+                cursor.execute("SET LOCAL statement_timeout TO DEFAULT")
+    except OperationalError as exc:
+        if isinstance(exc.__cause__, QueryCanceled):
+            raise RequestTimeout from None
+        raise
+
+
 @dataclass(frozen=True, slots=True)
 class Query:
     """A query; its names are keys of this module's metrics and dimensions."""
@@ -236,16 +253,8 @@ class Query:
     def run(self) -> AnalyticsAnswer:
         """Runs the query; raises :class:`RequestTimeout` after ten seconds."""
         started = time.monotonic()
-        try:
-            with transaction.atomic(), connection.cursor() as cursor:
-                cursor.execute(
-                    "SELECT set_config('statement_timeout', %s, true)", [str(TIMEOUT_MS)]
-                )
-                found = list(self._rows()[: self.limit + 1])
-        except OperationalError as exc:
-            if isinstance(exc.__cause__, QueryCanceled):
-                raise RequestTimeout from None
-            raise
+        with limit_statements():
+            found = list(self._rows()[: self.limit + 1])
         return AnalyticsAnswer(
             rows=[self._render_row(row) for row in found[: self.limit]],
             is_truncated=len(found) > self.limit,

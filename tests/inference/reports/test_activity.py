@@ -16,6 +16,7 @@ from rest_framework.test import APIClient
 
 from accounts.models import Member
 from inference.models import DailyUsage, Generation, Journal, UsageDay
+from inference.reports import activity as reports
 from inference.reports.rollups import roll_up_usage
 from tests.support import factories
 from tests.support.database import snapshots
@@ -300,6 +301,32 @@ def test_rows_are_grouped_by_end_user(tenant: Tenant, report: Report) -> None:
         ("bob", 1),
     ]
     assert not any("workspace_id" in row for row in rows)
+
+
+@pytest.mark.parametrize("rolled_up", [None, 2, 0])
+def test_more_rows_of_end_users_than_the_limit_are_refused(
+    tenant: Tenant, management: APIClient, monkeypatch: pytest.MonkeyPatch, rolled_up: int | None
+) -> None:
+    """Callers make such names up, one for each request."""
+    monkeypatch.setattr(reports, "_MOST_ROWS", 2)
+    for end_user, number in (("ann", 3), ("bob", 3), ("cid", 2)):
+        factories.make_generation(
+            tenant, end_user=end_user, created_at=moment(number), model=f"acme/{end_user}"
+        )
+    if rolled_up is not None:
+        roll_up_usage(moment(rolled_up))
+    answer = management.get("/api/v1/activity", {"group_by": "end_user"})
+    assert answer.status_code == 400
+    [(field, text)] = answer.json()["error"]["metadata"]["fields"].items()
+    assert (field, text.partition(".")[0]) == ("group_by", "Gives more than 10,000 rows")
+    assert "POST /analytics/query" in text
+    for query, count in (
+        ({"group_by": "end_user", "end_user": "ann"}, 1),
+        ({"group_by": "end_user", "date": day(3).isoformat()}, 2),
+        ({"group_by": "workspace"}, 3),
+    ):
+        assert len(activity(management, **query)) == count
+    assert len(activity(management)) == 3
 
 
 def test_a_revoked_key_and_a_closed_workspace_keep_their_activity(
