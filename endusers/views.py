@@ -101,7 +101,7 @@ class EndUserViewSet(CreatingViewSet):
 
         Inference works either way, within the rate limits.
         """
-        fields = self.read_body(EndUserUpdateSerializer)
+        fields = self.read_body(EndUserUpdateSerializer, find_row=self.get_object)
         end_user = self.get_object()
         end_user.edit(**fields)
         return self.respond(end_user)

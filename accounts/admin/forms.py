@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from decimal import Decimal
 from typing import Any, Final, cast
 from uuid import UUID
@@ -12,7 +11,7 @@ from django.http import HttpRequest
 from rest_framework.exceptions import ValidationError as NotInCatalogue
 
 from accounts.models import Organization, Workspace
-from accounts.serializers.guardrails import canonical_models, known_providers
+from accounts.serializers.guardrails import Known, canonical_models, keep_stored, known_providers
 from config.console.forms import ConsoleForm
 from config.console.unfold import TextWidget
 
@@ -24,7 +23,7 @@ class CatalogueForm(ConsoleForm):
     left the catalogue later.
     """
 
-    catalogue_fields: dict[str, Callable[[Any, UUID | None], Any]] = {
+    catalogue_fields: dict[str, Known] = {
         "allowed_models": canonical_models,
         "ignored_models": canonical_models,
         "allowed_providers": known_providers,
@@ -37,11 +36,8 @@ class CatalogueForm(ConsoleForm):
         for name, known in self.catalogue_fields.items():
             if (given := cleaned.get(name)) is None:
                 continue
-            stored = set(self.initial.get(name) or ())
             try:
-                kept = [each for each in given if each in stored]
-                new = known([each for each in given if each not in stored], owner)
-                cleaned[name] = list(dict.fromkeys([*kept, *new]))
+                cleaned[name] = keep_stored(given, self.initial.get(name) or (), known, owner)
             except NotInCatalogue as exc:
                 self.add_error(name, [str(text) for text in cast("list[str]", exc.detail)])
         return cleaned

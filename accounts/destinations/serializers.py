@@ -20,7 +20,7 @@ from accounts.destinations.receivers import (
 )
 from accounts.destinations.rules import NUMBERS, OPERATORS, TEXTS, InvalidRules, check_rules
 from accounts.models import Region
-from accounts.serializers.credentials import check_keys
+from accounts.serializers.credentials import require_keys
 from accounts.serializers.workspaces import SamplingRateField
 from config.api.fields import ChoiceField, FlagField, StrictSerializer, StringField, UUIDField
 from config.api.openapi import envelope, list_envelope
@@ -178,7 +178,10 @@ class _DestinationFields(StrictSerializer):
         return list(dict.fromkeys(regions))
 
     def validate_api_key_hashes(self, hashes: list[str] | None) -> list[str] | None:
-        return check_keys(hashes, self.context["organization_id"])
+        stored = frozenset(self.stored_entries("api_key_hashes"))
+        new = [each for each in hashes or () if each not in stored]
+        require_keys(new, self.context["organization_id"])
+        return hashes
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         attrs.pop("privacy_mode", None)

@@ -81,7 +81,9 @@ class DestinationViewSet(CreatingViewSet):
         their value. A change of the host needs the headers again, with their values.
         """
         destination = self.get_object()
-        fields = self.read_body(UpdateDestinationSerializer, destination=destination)
+        fields = self.read_body(
+            UpdateDestinationSerializer, destination=destination, find_row=lambda: destination
+        )
         destination.edit(**fields)
         return self.respond(self.get_object())
 

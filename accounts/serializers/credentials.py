@@ -9,7 +9,7 @@ from drf_spectacular.utils import extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
-from accounts.models import HOST_NAME, ApiKey, ApiKeyNotFound, ByokCredential, Member, Region
+from accounts.models import HOST_NAME, ApiKey, ByokCredential, Member, Region
 from accounts.serializers.guardrails import canonical_models
 from catalog import dialects
 from catalog.dialects.shared.credentials import InvalidCredential
@@ -74,10 +74,7 @@ class _ByokFields(StrictSerializer):
     declared_zdr = FlagField(required=False, allow_null=True)
 
     def validate_allowed_models(self, names: list[str] | None) -> list[str] | None:
-        # What is stored may have left the catalogue since.
-        stored = frozenset(self.context.get("stored_models") or ())
-        new = [name for name in names or () if name not in stored]
-        require_models(new, self.context["organization_id"])
+        require_models(self._find_new("allowed_models", names), self.context["organization_id"])
         return names
 
     def validate_allowed_hosts(self, hosts: list[str] | None) -> list[str] | None:
@@ -86,21 +83,29 @@ class _ByokFields(StrictSerializer):
         return hosts
 
     def validate_allowed_api_key_hashes(self, hashes: list[str] | None) -> list[str] | None:
-        return check_keys(hashes, self.context["organization_id"])
+        new = self._find_new("allowed_api_key_hashes", hashes)
+        require_keys(new, self.context["organization_id"])
+        return hashes
+
+    def _find_new(self, field: str, given: list[str] | None) -> list[str]:
+        """Returns the entries that the stored list has not: what that names may be gone."""
+        stored = frozenset(self.stored_entries(field))
+        return [each for each in given or () if each not in stored]
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if attrs.get("is_fallback") and attrs.get("is_byok_only"):
             raise ValidationError({"is_fallback": ["Cannot be combined with is_byok_only."]})
         if "key" in attrs and (problem := find_problem(self.provider_of(attrs), attrs["key"])):
             raise ValidationError({"key": [problem]})
-        organization_id = self.context["organization_id"]
-        members = {parse_uuid(text) for text in attrs.get("allowed_user_ids") or ()}
-        people = Member.objects.for_organization(organization_id)
-        if people.filter(pk__in=list(filter(None, members))).count() != len(members):
-            raise ValidationError(
-                {"allowed_user_ids": ["One of the members does not belong to the organization."]}
-            )
-        if members:
+        if attrs.get("allowed_user_ids"):
+            new = self._find_new("allowed_user_ids", attrs["allowed_user_ids"])
+            members = {text: parse_uuid(text) for text in new}
+            people = Member.objects.for_organization(self.context["organization_id"])
+            found = people.filter(pk__in=list(filter(None, members.values())))
+            known = set(found.values_list("pk", flat=True))
+            if unknown := [text for text, key in members.items() if key not in known]:
+                problem = f"{unknown[0]} is no member of the organization."
+                raise ValidationError({"allowed_user_ids": [problem]})
             attrs["allowed_user_ids"] = spell_ids(attrs["allowed_user_ids"])
         return attrs
 
@@ -126,13 +131,12 @@ def require_provider(organization_id: UUID, slug: str) -> PrivateProvider | Prov
     return provider
 
 
-def check_keys(hashes: list[str] | None, organization_id: UUID) -> list[str] | None:
-    """Returns hashes of keys, which must be the organization's; ``None`` stands for all keys."""
-    try:
-        ApiKey.objects.for_organization(organization_id).find_all(hashes or ())
-    except ApiKeyNotFound:
-        raise ValidationError("One of the keys does not belong to the organization.") from None
-    return hashes
+def require_keys(hashes: list[str], organization_id: UUID) -> None:
+    """Refuses a hash that no key of the organization has."""
+    rows = ApiKey.objects.for_organization(organization_id).filter(digest__in=hashes)
+    known = set(rows.values_list("digest", flat=True))
+    if unknown := [each for each in hashes if each not in known]:
+        raise ValidationError(f"{unknown[0]} is the hash of no key of the organization.")
 
 
 def require_models(names: list[str], organization_id: UUID | None) -> list[str]:

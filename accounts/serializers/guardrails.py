@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 import phonenumbers
@@ -44,6 +44,9 @@ _MAX_LIST: Final = 1000
 _MAX_DESCRIPTION: Final = 4096
 _MODELS: Final = "Public or canonical slugs, or `author/*` for all models of an author."
 _ACTIONS: Final = ("redact", "block", "flag")
+
+Known: TypeAlias = Callable[[list[str], UUID | None], list[str] | None]
+"""Returns names as they are stored; refuses those that an organization does not know."""
 
 
 def _texts(**kwargs: Any) -> serializers.ListField:
@@ -165,16 +168,22 @@ class _GuardrailFields(StrictSerializer):
     include_byok_in_budgets = FlagField(required=False)
 
     def validate_allowed_models(self, names: list[str] | None) -> list[str] | None:
-        return canonical_models(names, self.context["organization_id"])
+        return self._check_new("allowed_models", names, canonical_models)
 
     def validate_ignored_models(self, names: list[str] | None) -> list[str] | None:
-        return canonical_models(names, self.context["organization_id"])
+        return self._check_new("ignored_models", names, canonical_models)
 
     def validate_allowed_providers(self, names: list[str] | None) -> list[str] | None:
-        return known_providers(names, self.context["organization_id"])
+        return self._check_new("allowed_providers", names, known_providers)
 
     def validate_ignored_providers(self, names: list[str] | None) -> list[str] | None:
-        return known_providers(names, self.context["organization_id"])
+        return self._check_new("ignored_providers", names, known_providers)
+
+    def _check_new(self, field: str, names: list[str] | None, known: Known) -> list[str] | None:
+        if names is None:
+            return None
+        stored = self.stored_entries(field)
+        return keep_stored(names, stored, known, self.context["organization_id"])
 
     def validate_allowed_data_regions(self, regions: list[str] | None) -> list[str] | None:
         return None if regions is None else list(dict.fromkeys(regions))
@@ -229,8 +238,21 @@ def _unreadable(entry: dict[str, Any]) -> dict[str, bool]:
     return {"block_unreadable": True} if entry.get("block_unreadable") else {}
 
 
+def keep_stored(
+    names: Iterable[str], stored: Iterable[str], known: Known, organization_id: UUID | None
+) -> list[str]:
+    """Returns the entries in their order: stored ones as they are, new ones as ``known`` does.
+
+    Only new ones are refused: what is stored may have left the catalogue since.
+    """
+    given, old = list(names), frozenset(stored)
+    new = list(dict.fromkeys(name for name in given if name not in old))
+    spelled = dict(zip(new, known(new, organization_id) or (), strict=True))
+    return list(dict.fromkeys(spelled.get(name, name) for name in given))
+
+
 def canonical_models(names: Iterable[str] | None, organization_id: UUID | None) -> list[str] | None:
-    """Returns the canonical slugs of models without duplicates; refuses an unknown name.
+    """Returns the canonical slugs of models in their order; refuses an unknown name.
 
     ``author/*``, which names all models of an author, stays as it is. The organization's own models
     are known too.
@@ -244,7 +266,7 @@ def canonical_models(names: Iterable[str] | None, organization_id: UUID | None) 
     for slug, canonical in rows.values_list("slug", "canonical_slug"):
         found |= {slug: canonical, canonical: canonical}
     _refuse_unknown("model", wanted, found)
-    return list(dict.fromkeys(found[name] for name in wanted))
+    return [found[name] for name in wanted]
 
 
 def _find_authors(patterns: Sequence[str], models: Any) -> dict[str, str]:

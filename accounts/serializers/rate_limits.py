@@ -62,9 +62,14 @@ class RateLimitsSerializer(ModelRateLimitsSerializer):
         visible = LanguageModel.objects.visible_to(self.context.get("organization_id"))
         listed = visible.filter(Q(slug__in=added) | Q(canonical_slug__in=added))
         known = {name for names in listed.values_list("slug", "canonical_slug") for name in names}
-        if unknown := sorted(added - known):
+        unknown = added - known
+        if unknown and (find_row := self.context.get("find_row")) is not None:
+            # What has limits already may have left the catalogue since.
+            owner = find_row().limit_owner
+            unknown.difference_update(RateLimit.objects.describe([owner])[owner]["models"])
+        if unknown:
             raise ValidationError(
-                {name[:100]: ["No model has this slug."] for name in unknown[:10]}
+                {name[:100]: ["No model has this slug."] for name in sorted(unknown)[:10]}
             )
         return models
 

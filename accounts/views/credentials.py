@@ -86,7 +86,7 @@ class ByokViewSet(CreatingViewSet):
         fields = self.read_body(
             UpdateByokSerializer,
             provider_slug=credential.provider_slug,
-            stored_models=credential.allowed_models,
+            find_row=lambda: credential,
         )
         credential.edit(secret=fields.pop("key", None), **fields)
         return self.respond(credential)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import cache
 from typing import Any, ClassVar, Final
 from uuid import UUID
 
@@ -109,7 +110,8 @@ class GuardrailViewSet(CreatingViewSet):
 
         The first change of a workspace's default guardrail creates it.
         """
-        fields = self.read_body(UpdateGuardrailSerializer)
+        rows = Guardrail.objects.for_organization(self.organization_id).filter(pk=parse_uuid(pk))
+        fields = self.read_body(UpdateGuardrailSerializer, find_row=cache(rows.first))
         workspace = self._default_guardrail_workspace(parse_uuid(pk))
         if workspace is not None:
             return self.respond(Guardrail.objects.edit_workspace_default(workspace, **fields))

@@ -123,7 +123,7 @@ class KeyViewSet(CreatingViewSet):
     @operation("updateKeys", UpdateKeySerializer, KeyResponseSerializer, (404, 409, 422))
     def partial_update(self, request: Request, hash: str) -> Response:  # noqa: A002
         """Changes the fields that are sent, from the next request on."""
-        fields = self.read_body(UpdateKeySerializer)
+        fields = self.read_body(UpdateKeySerializer, find_row=self.get_object)
         key = self.get_object()
         if "workspace_id" in fields:
             workspace_for(self.organization_id, fields["workspace_id"])

@@ -90,7 +90,7 @@ class WorkspaceViewSet(CreatingViewSet):
     )
     def partial_update(self, request: Request, workspace_ref: str) -> Response:
         """Changes the fields that are sent; `null` clears a field."""
-        fields = self.read_body(UpdateWorkspaceSerializer)
+        fields = self.read_body(UpdateWorkspaceSerializer, find_row=self.get_object)
         workspace = self.get_object()
         with transaction.atomic():
             # The owner may have changed the level since this request has read it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from decimal import Context, Decimal
 from typing import Any, Final
@@ -50,6 +50,17 @@ class StrictSerializer(serializers.Serializer[Any]):
         if data is None and self.is_absent_if_null:
             raise SkipField
         return super().validate_empty_values(data)
+
+    def stored_entries(self, name: str) -> Collection[str]:
+        """Returns the entries that a list of the updated row has; what they name may be gone.
+
+        The view puts a function ``find_row`` into the context, which returns the row.
+        """
+        find_row = self.context.get("find_row")
+        stored: Collection[str] | None = (
+            None if find_row is None else getattr(find_row(), name, None)
+        )
+        return stored or ()
 
     def to_internal_value(self, data: Any) -> Any:
         if not isinstance(data, Mapping):

@@ -67,7 +67,7 @@ def test_change_organization_keeps_a_provider_that_has_left(
     fields = {"name": "Ajax", "allowed_providers": "acme,gone", "ignored_providers": ""}
     change(operator, tenant.organization, _preferences(**fields))
     stored = Organization.objects.get()
-    assert (stored.name, stored.allowed_providers) == ("Ajax", ["gone", "acme"])
+    assert (stored.name, stored.allowed_providers) == ("Ajax", ["acme", "gone"])
 
     before = fingerprint()
     fields = {"allowed_providers": "gone", "ignored_providers": "gone"}

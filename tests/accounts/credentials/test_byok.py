@@ -199,7 +199,7 @@ def test_create_refuses_the_hash_of_a_foreign_key(
         response = post(management, allowed_api_key_hashes=[foreign])
     assert response.status_code == 400
     assert response.json()["error"]["metadata"]["fields"] == {
-        "allowed_api_key_hashes": "One of the keys does not belong to the organization."
+        "allowed_api_key_hashes": f"{foreign} is the hash of no key of the organization."
     }
 
 

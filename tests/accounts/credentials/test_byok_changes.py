@@ -12,7 +12,14 @@ import pytest
 from django.db import IntegrityError, transaction
 from rest_framework.test import APIClient
 
-from accounts.models import ByokCredential, CredentialNotFound, credentials
+from accounts.models import (
+    ApiKey,
+    ByokCredential,
+    CredentialNotFound,
+    Member,
+    credentials,
+    remove_member,
+)
 from catalog.models import Provider
 from config.api.errors import InvalidRequest
 from config.credentials import Secret
@@ -26,6 +33,7 @@ from tests.support.factories import Tenant
 from tests.support.governance import (
     ask_service,
     caller,
+    make_key,
     make_member,
     missing,
     named,
@@ -144,6 +152,26 @@ def test_patch_changes_only_the_given_fields(
     assert (bytes(credential.sealed), credential.version) == (sealed, 1)
     with snapshots.unchanged():
         assert patch(management, credential, body).json() == response.json()
+
+
+def test_a_list_keeps_what_is_gone_and_takes_nothing_unknown(
+    management: APIClient, credential: ByokCredential, tenant: Tenant
+) -> None:
+    """A client writes back what it has read, with one more entry."""
+    remove_member(Member.objects.get(pk=MEMBER))
+    used = ApiKey.objects.get(name="inference")
+    used.revoke()
+    member, key = make_member(tenant.organization), make_key(tenant)
+    for name, gone, added, unknown in (
+        ("allowed_user_ids", MEMBER, str(member.pk), str(uuid4())),
+        ("allowed_api_key_hashes", used.digest, key.digest, "0" * 64),
+    ):
+        with snapshots.unchanged():
+            refused = patch(management, credential, {name: [gone, added, unknown]})
+        assert refused.status_code == 400
+        assert unknown in refused.json()["error"]["metadata"]["fields"][name]
+        kept = patch(management, credential, {name: [gone, added]})
+        assert (kept.status_code, kept.json()["data"][name]) == (200, [gone, added])
 
 
 def test_patch_without_a_change_changes_nothing(

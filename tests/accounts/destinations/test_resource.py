@@ -19,7 +19,14 @@ from tests.support.broadcast.destinations import CONFIG, MASK, SECRET, make_dest
 from tests.support.database import snapshots
 from tests.support.database.locks import at_once, beside, locked, waiting
 from tests.support.factories import Tenant
-from tests.support.governance import make_workspace, missing, named, send, stamp
+from tests.support.governance import (
+    make_key,
+    make_workspace,
+    missing,
+    named,
+    send,
+    stamp,
+)
 from tests.support.machine.waiting import wait_until
 
 PATH = "observability/destinations"
@@ -73,6 +80,18 @@ def test_create_seals_the_headers_and_answers_with_their_names(
     assert destination.workspace == tenant.workspace
     assert destination.receiver().headers == CONFIG["headers"]
     assert SECRET.encode() not in bytes(destination.sealed)
+
+
+def test_a_list_of_keys_keeps_those_that_are_gone(management: APIClient, tenant: Tenant) -> None:
+    gone, other = make_key(tenant, "gone"), make_key(tenant, "other")
+    destination = make_destination(tenant.workspace, api_key_hashes=[gone.digest])
+    gone.revoke()
+    path, hashes = f"{PATH}/{destination.pk}", [gone.digest, other.digest]
+    with snapshots.unchanged():
+        answer = send(management, "PATCH", path, {"api_key_hashes": [*hashes, "0" * 64]})
+        assert named(answer) == (400, {"api_key_hashes"})
+    kept = send(management, "PATCH", path, {"api_key_hashes": hashes})
+    assert (kept.status_code, kept.json()["data"]["api_key_hashes"]) == (200, hashes)
 
 
 def test_create_takes_every_field(management: APIClient, tenant: Tenant) -> None:

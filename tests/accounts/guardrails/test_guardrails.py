@@ -316,6 +316,20 @@ def test_create_and_patch_refuse_invalid_fields_by_name(
         assert refused(patch(management, guardrail, f'{{"{field}": {text}}}')) == (400, {field})
 
 
+@pytest.mark.usefixtures("_catalogue")
+@pytest.mark.parametrize("field", LISTS)
+def test_a_list_keeps_what_has_left_the_catalogue(
+    management: APIClient, tenant: Tenant, field: str
+) -> None:
+    known = "globex" if field.endswith("providers") else "acme/kestrel-2026-01-01"
+    guardrail = make_guardrail(tenant.workspace, **{field: ["gone"]})
+    with snapshots.unchanged():
+        answer = patch(management, guardrail, {field: ["gone", known, "unknown"]})
+        assert refused(answer) == (400, {field})
+    answer = patch(management, guardrail, {field: ["gone", known]})
+    assert (answer.status_code, answer.json()["data"][field]) == (200, ["gone", known])
+
+
 @pytest.mark.parametrize(("pattern", "message"), UNRUNNABLE.items())
 def test_a_pattern_that_cannot_be_run_is_refused_with_the_reason(
     management: APIClient, guardrail: Guardrail, pattern: str, message: str

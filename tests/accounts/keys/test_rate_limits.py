@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
-from accounts.models import ApiKey, RateLimit
+from accounts.models import ApiKey, LimitOwner, RateLimit
 from accounts.models import rate_limits as limits_module
 from billing.models import Meter
 from config.api.errors import InvalidRequest
@@ -82,6 +82,21 @@ def test_a_wrong_limit_is_refused_by_name_and_changes_nothing(
     assert answer.status_code == 400
     assert field in answer.content.decode()
     assert not RateLimit.objects.exists()
+
+
+def test_limits_of_a_model_that_has_left_are_written_back(
+    management: APIClient, limited: tuple[str, LimitOwner]
+) -> None:
+    route, owner = limited
+    model = factories.make_model("acme/falcon")
+    RateLimit.objects.change(owner, {"models": {"rack/gone": {"concurrent_requests": 2}}})
+    whole = shown(management, route)
+    whole["models"][model.slug] = {**NONE, "requests_per_minute": 3}
+    assert patch(management, route, whole).status_code == 200
+    assert shown(management, route) == whole
+    answer = patch(management, route, {"models": {"rack/gone": {}, "no/such": {}}})
+    assert list(answer.json()["error"]["metadata"]["fields"]) == ["rate_limits.models.no/such"]
+    assert shown(management, route) == whole
 
 
 def test_rows_can_be_created_with_limits(management: APIClient) -> None:
