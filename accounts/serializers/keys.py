@@ -153,6 +153,11 @@ class KeySerializer(_UsageSerializer):
     number = serializers.IntegerField(
         help_text="Names the key in `io_logging_api_key_ids` of a workspace."
     )
+    rotated_to = serializers.CharField(
+        allow_null=True,
+        help_text="Extension: of a former secret, the hash of its key, whose usage the row "
+        "repeats; else null.",
+    )
     name = serializers.CharField()
     label = serializers.CharField()  # type: ignore[assignment]
     workspace_id = serializers.UUIDField()
@@ -179,6 +184,7 @@ class KeySerializer(_UsageSerializer):
             {
                 "hash": instance.digest,
                 "number": instance.number,
+                "rotated_to": instance.successor.digest if instance.successor else None,
                 "name": instance.name,
                 "label": instance.label,
                 "workspace_id": instance.workspace_id,

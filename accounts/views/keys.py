@@ -67,7 +67,9 @@ class KeyViewSet(CreatingViewSet):
     operators."""
 
     permission_classes = [ManagementKey]
-    queryset = ApiKey.objects.for_inference().order_by("-created_at", "id")
+    queryset = (
+        ApiKey.objects.for_inference().select_related("successor").order_by("-created_at", "id")
+    )
     serializer_class = KeySerializer
     filterset_class = KeyFilters
     pagination_class = UncountedPagination

@@ -70,9 +70,12 @@ def test_both_secrets_work_during_the_overlap(management: APIClient, tenant: Ten
     former = management.get(f"/api/v1/keys/{key.digest}").json()["data"]
     assert (former["hash"], former["label"]) == (key.digest, key.label)
     assert former["expires_at"] == body["expires_at"]
+    assert former["rotated_to"] == body["data"]["hash"]
     assert {secret, tenant.api_key}.isdisjoint(management.get("/api/v1/keys").content.decode())
-    listed = [row["hash"] for row in management.get("/api/v1/keys").json()["data"]]
-    assert listed == [body["data"]["hash"], key.digest]
+    listed = management.get("/api/v1/keys").json()["data"]
+    assert [(row["hash"], row["rotated_to"]) for row in listed] == [
+        (body["data"]["hash"], None), (key.digest, body["data"]["hash"]),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("overlap", [0, 1, WEEK])
