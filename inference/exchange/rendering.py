@@ -331,10 +331,8 @@ class Renderer:
         }
         if any(parts.values()) and self._answer.counts is _count_completion:
             # Many servers name them otherwise, or at another place.
-            given = body.get("prompt_tokens_details")
-            details = given if isinstance(given, dict) else {}
             found = {name: count for name, count in parts.items() if count}
-            counts["prompt_tokens_details"] = {**details, **found}
+            counts["prompt_tokens_details"] = {**body.get("prompt_tokens_details", {}), **found}
         return counts
 
     def _usage_body(self) -> dict[str, Any]:
@@ -542,9 +540,12 @@ def _read_integer(raw: Any) -> int | None:
 
 
 def _without_nulls(body: dict[str, Any]) -> dict[str, Any]:
-    """Drops null members: one of the public clients refuses them in nested objects."""
+    """Drops null members: one of the public clients refuses them in nested objects.
+
+    Details that are no object go too, such as the empty list that PHP writes for an empty object.
+    """
     return {
         name: _without_nulls(inner) if isinstance(inner, dict) else inner
         for name, inner in body.items()
-        if inner is not None
+        if isinstance(inner, dict) or not (inner is None or name.endswith("_details"))
     }

@@ -104,7 +104,7 @@ def _read_details(given: list[Any]) -> Iterator[ReplyReasoning]:
 
 
 class ReplyChoice(msgspec.Struct):
-    index: int = 0
+    index: Any = 0
     message: ChatMessage | None = None
     delta: ChatMessage | None = None
     finish_reason: str | None = None

@@ -58,7 +58,8 @@ def _parse_chat(fields: dict[str, msgspec.Raw]) -> Reply:
     for choice in choices:
         if (part := choice.message) is None:
             raise InvalidReply("A choice of the answer has no content.")
-        if part.is_marked or choice.finish_reason not in PLAIN_REASONS:
+        is_marked = part.is_marked or not isinstance(choice.index, int)
+        if is_marked or choice.finish_reason not in PLAIN_REASONS:
             members = {**fields, "choices": repair_whole(fields["choices"], notes)}
             break
         if part.reasoning or part.reasoning_content:

@@ -25,6 +25,7 @@ from tests.support.inference.site import (
     CHAT,
     MESSAGES,
     OPERATOR_SECRET,
+    RESPONSES,
     Site,
     content_of,
     error_of,
@@ -150,13 +151,30 @@ def test_a_surrogate_pair_split_across_events_does_not_end_the_stream(
 
 
 @pytest.mark.parametrize("details", [[], "none", 7, {"cached_tokens": "many"}])
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
+@pytest.mark.parametrize("stream", [False, True])
 def test_malformed_usage_details_keep_the_token_counts(
-    site: Site, upstream: Serve, details: Any
+    site: Site, upstream: Serve, details: Any, path: str, stream: bool
 ) -> None:
-    upstream(whole({**COUNTS, "prompt_tokens_details": details}))
-    assert site.chat().status_code == 200
+    names = ("prompt_tokens_details", "completion_tokens_details")
+    usage = {**COUNTS, **dict.fromkeys(names, details)}
+    script = streamed(event({"content": "Hi"}), event({}, "stop"), {**USAGE, "usage": usage})
+    upstream(script if stream else whole(usage))
+    assert site.ask(path, stream=stream).status_code == 200
     row = site.settled()
-    assert (row.cost_nano, row.is_estimated, row.cached_tokens) == (COST, False, 0)
+    assert (row.status, row.cost_nano, row.is_estimated) == ("completed", COST, False)
+    assert row.cached_tokens == 0
+
+
+def test_usage_details_that_are_no_object_are_left_out(site: Site, upstream: Serve) -> None:
+    unread = {
+        "prompt_tokens_details": [],
+        "completion_tokens_details": "",
+        "server_tool_use_details": 0,
+    }
+    upstream(whole({**COUNTS, **unread}))
+    usage = site.chat().json()["usage"]
+    assert usage.keys() == {*COUNTS, "total_tokens", "cost", "is_byok", "cost_details"}
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -377,6 +377,10 @@ ROWS = {
         data({"choices": [{"delta": {"content": "Hi "}}]},
              {"choices": [{"delta": {"content": "there"}}]},
              {"choices": [{"delta": {}, "finish_reason": "stop"}]}, COUNT), GREETED),
+    "plain: a null index": plain(
+        whole({"content": "Hi there"}).replace(b'"index": 0', b'"index": null'), GREETED),
+    "plain: an index that is a text": plain(
+        whole({"content": "Hi there"}).replace(b'"index": 0', b'"index": "0"'), GREETED),
     "no end mark": Row(data(*HI, STOP, COUNT, end=b""), GREETED),
     "no end mark, and usage beside the reason": Row(
         data(*HI, {**STOP, "usage": USAGE}, end=b""), GREETED),
