@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
@@ -50,13 +51,19 @@ class _Call:
     """One tool call of a choice, as far as it has come."""
 
     __slots__ = ("_depth", "_is_escaped", "_is_in_text", "given_id", "given_index",
-                 "has_arguments", "is_complete", "is_ended", "name", "number")  # fmt: skip
+                 "has_arguments", "held", "is_complete", "is_ended", "name", "number", "start",
+                 "texts")  # fmt: skip
 
     def __init__(self, number: int, given_id: str, given_index: int | None) -> None:
         self.number = number
         self.given_id = given_id
         self.given_index = given_index
         self.name = ""
+        # While the call is held back: the members that begin it, its arguments, and the size in
+        # bytes of the pieces that brought them.
+        self.start: dict[str, Any] | None = None
+        self.texts: list[str] = []
+        self.held = 0
         # ``is_ended``: it got an empty object, since another call began before its arguments came.
         self.has_arguments = self.is_complete = self.is_ended = False
         self._depth = 0
@@ -106,6 +113,18 @@ class _ChoiceState:
         self.open.append(call)
         return call
 
+    @property
+    def held(self) -> int:
+        return 0 if self._last is None else self._last.held
+
+    def release(self) -> Iterator[dict[str, Any]]:
+        """Yields the last call if it was held back until now."""
+        call = self._last
+        if call is not None and call.start is not None:
+            function = {"name": call.name, "arguments": "".join(call.texts)}
+            yield {"index": call.number, **call.start, "function": function}
+            call.start, call.texts, call.held = None, [], 0
+
     def find(
         self, given_id: str, index: int | None, name: str, *, has_arguments: bool
     ) -> _Call | None:
@@ -118,8 +137,11 @@ class _ChoiceState:
         if known is not None:
             is_other = None not in (index, known.given_index) and index != known.given_index
             return None if is_other else known
-        last = None if index is None else self._by_index.get(index)
-        if last is None:
+        last = self._last if index is None else self._by_index.get(index)
+        is_unnamed = last is not None and last.start is not None and not last.name
+        if last is not None and name and is_unnamed and not (given_id and last.given_id):
+            return last  # Some servers send the name after the id.
+        if index is None or last is None:
             return None if given_id or name else self._last
         if not name:
             # A piece without a name has no other call to begin, whatever its id is.
@@ -163,10 +185,19 @@ class Repairs:
     def close(self) -> list[dict[str, Any]]:
         """Returns the ends of choices that have calls and no finish reason."""
         return [
-            {"index": index, "delta": _end_calls({}, state), "finish_reason": "tool_calls"}
+            {
+                "index": index,
+                "delta": _end_calls({}, state, is_whole=True),
+                "finish_reason": "tool_calls",
+            }
             for index, state in self._states.items()
             if state.begun and not state.is_finished
         ]
+
+    @property
+    def held(self) -> int:
+        """Returns about how many bytes the calls take that are held back."""
+        return sum(state.held for state in self._states.values())
 
     def _repair_text(self, choice: dict[str, Any], notes: set[str]) -> None:
         """Gives a text completion its text, which some servers write in the words of chat.
@@ -210,14 +241,14 @@ class Repairs:
         is_first = bool(delta) and not (is_whole or has_said)
         if is_first and any(_is_said(*member) for member in delta.items()):
             self._said.add(choice["index"])
-        if calls:
-            delta["tool_calls"] = [*_continue_calls(state, calls, notes)]
+        if pieces := [*_continue_calls(state, calls, notes)]:
+            delta["tool_calls"] = pieces
         choice["delta"] = delta
         if choice["finish_reason"] is None:
             return
         state.is_finished = True
-        if state.begun and not _is_broken(choice):
-            choice["delta"] = _end_calls(delta, state)
+        if state.begun:
+            choice["delta"] = _end_calls(delta, state, is_whole=not _is_broken(choice))
         are_whole = state.whole == state.begun
         _name_calls(choice, notes, has_calls=bool(state.begun), are_whole=are_whole)
 
@@ -406,7 +437,10 @@ def _write_call(call: dict[str, Any], ids: set[str], *, is_whole: bool) -> dict[
 def _continue_calls(
     state: _ChoiceState, pieces: list[dict[str, Any]], notes: set[str]
 ) -> Iterator[dict[str, Any]]:
-    """Yields the pieces with one number for each call, its id and its name once."""
+    """Yields the pieces with one number for each call, its id and its name once.
+
+    A call without a name is held back until its name comes, or another call begins.
+    """
     begun = state.begun
     for position, piece in enumerate(pieces):
         given_id = _read_id(piece.get("id"))
@@ -415,23 +449,23 @@ def _continue_calls(
             index = position
         name, arguments = _read_function(piece)
         call = state.find(given_id, index, name, has_arguments=bool(arguments))
-        written: dict[str, Any] = {}
         if call is None:
+            yield from state.release()
             yield from _end_earlier(state, begun, is_whole=bool(arguments))
             call = state.begin(given_id, index)
-            written = {"id": choose_call_id(given_id, state.ids), "type": "function"}
-            if written["id"] != given_id:
-                notes.add(CALLS_REPAIRED)
-        if call.number != piece.get("index"):
+            call.start = {"id": choose_call_id(given_id, state.ids), "type": "function"}
+            is_odd = call.start["id"] != given_id
+        else:
+            is_odd = name not in ("", call.name)
+        if is_odd or call.number != piece.get("index"):
             notes.add(CALLS_REPAIRED)
         if _is_custom(piece):
+            written, call.start = call.start or {}, None
             call.has_arguments = True
             yield {**piece, "index": call.number, **written, "type": piece["type"]}
             continue
-        function: dict[str, Any] = {}
-        if name and name != call.name:
-            function["name"] = name
-            call.name += name
+        more = "" if name == call.name else name
+        call.name += more
         text, was_complete = _write_arguments(arguments), call.is_complete
         if not (call.has_arguments or state.is_finished) and text.strip() in _NO_ARGUMENTS:
             # Some servers begin with an empty object; the end adds one if nothing follows.
@@ -443,9 +477,17 @@ def _continue_calls(
             text = ""
         call.extend(text)
         state.whole += call.is_complete - was_complete
-        if text or written:
-            function["arguments"] = text
-        yield {"index": call.number, **written, "function": function, **_beside(piece)}
+        if call.start is None:
+            members = (("name", more), ("arguments", text))
+            function = {member: each for member, each in members if each}
+            yield {"index": call.number, "function": function, **_beside(piece)}
+            continue
+        call.start |= _beside(piece)
+        call.texts.append(text)
+        if state.is_finished or call.name:
+            yield from state.release()
+        else:
+            call.held += len(_encode(piece))
 
 
 def _end_earlier(state: _ChoiceState, begun: int, *, is_whole: bool) -> Iterator[dict[str, Any]]:
@@ -468,13 +510,13 @@ def _end_earlier(state: _ChoiceState, begun: int, *, is_whole: bool) -> Iterator
             yield {"index": call.number, "function": {"arguments": "{}"}}
 
 
-def _end_calls(delta: dict[str, Any], state: _ChoiceState) -> dict[str, Any]:
-    """Returns a delta with an empty object for each call without arguments: callers parse them."""
-    empty = [call for call in state.open if not call.has_arguments]
-    state.open = []
-    if not empty:
-        return delta
-    calls = [*delta.get("tool_calls", ())]
+def _end_calls(delta: dict[str, Any], state: _ChoiceState, *, is_whole: bool) -> dict[str, Any]:
+    """Returns a delta with the call that was held back.
+
+    If the choice is whole, each call without arguments gets an empty object: callers parse them.
+    """
+    calls = [*delta.get("tool_calls", ()), *state.release()]
+    empty = [call for call in state.open if is_whole and not call.has_arguments]
     pieces = {each["index"]: each for each in reversed(calls)}
     for call in empty:
         call.has_arguments = True
@@ -483,7 +525,9 @@ def _end_calls(delta: dict[str, Any], state: _ChoiceState) -> dict[str, Any]:
             calls.append({"index": call.number, "function": {"arguments": "{}"}})
         elif "function" in piece:
             piece["function"]["arguments"] = "{}"
-    return {**delta, "tool_calls": calls}
+    if is_whole:
+        state.open = []
+    return {**delta, "tool_calls": sorted(calls, key=itemgetter("index"))} if calls else delta
 
 
 def _is_broken(choice: dict[str, Any]) -> bool:

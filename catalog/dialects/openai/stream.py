@@ -139,7 +139,7 @@ class ChoicesParser:
 
     @property
     def held(self) -> int:
-        return self._decoder.held
+        return self._decoder.held + (0 if self._repairs is None else self._repairs.held)
 
     def feed(self, data: bytes) -> list[Chunk]:
         chunks: list[Chunk] = []

@@ -95,3 +95,11 @@ def test_the_sources_of_claude_are_held_until_their_block_ends() -> None:
     assert is_about(parser.held, SIZE)
     assert parser.feed(feed_of("anthropic", [{"type": "content_block_stop", "index": 0}]))
     assert parser.held == 0
+
+
+def test_a_call_is_held_until_its_name_comes() -> None:
+    parser = openai.stream_parser(Operation.CHAT)
+    for function, size in (({"arguments": TEXT}, SIZE), ({"name": "look"}, None)):
+        call = {"index": 0, "id": "a", "function": function}
+        assert parser.feed(event(choices=[{"index": 0, "delta": {"tool_calls": [call]}}]))
+        assert parser.held == 0 if size is None else is_about(parser.held, size)

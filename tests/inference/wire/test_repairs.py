@@ -276,6 +276,14 @@ ROWS = {
         data(calls(piece("get_weather", OSLO[0], index=0, id="a1")),
              calls(piece(None, OSLO[1], index=0, id="a2")),
              calls(piece("get_time", '{"zone":"CET"}', index=1, id="b1")), STOP, COUNT), CALLED),
+    "a name behind its id": Row(
+        data(calls(piece("", "", index=0, id="a")),
+             calls(piece("get_weather", "".join(OSLO), index=0, id="a")), STOP, COUNT),
+        Held(calls=ONE, finish="tool_calls", usage=COUNTED)),
+    "a name behind its id, alone": Row(
+        data(calls(piece("", "", index=0, id="a")),
+             calls(piece("get_weather", "".join(OSLO), index=0)), STOP, COUNT),
+        Held(calls=ONE, finish="tool_calls", usage=COUNTED)),
     "calls that alternate": Row(
         data(calls(piece("get_weather", "", index=0, id="a"),
                    piece("get_time", "", index=1, id="b")),

@@ -20,8 +20,8 @@ from catalog.dialects.base import (
     ProviderFailure,
     parse_error,
 )
-from catalog.dialects.openai.repair import TEXT_MOVED
-from catalog.dialects.wholes import join_stream, split_reply
+from catalog.dialects.openai.repair import CALLS_REPAIRED, TEXT_MOVED
+from catalog.dialects.wholes import RenamingParser, join_stream, split_reply
 from catalog.pricing import Usage
 from config.credentials import Secret
 
@@ -553,6 +553,39 @@ def test_a_whole_message_keeps_the_calls_that_no_delta_had() -> None:
         message = read.fields["choices"][0]["message"]
         assert message["content"] == "Hello"
         assert message["tool_calls"] == [{**CALL, "type": "function"}]
+
+
+@pytest.mark.parametrize("repeats_id", [False, True])
+@pytest.mark.parametrize(
+    ("functions", "notes"),
+    [
+        (({"name": "look_up", "arguments": ""}, {"arguments": '{"a":1}'}), set()),
+        (
+            ({"name": "", "arguments": ""}, {"name": "look_up", "arguments": '{"a":1}'}),
+            {CALLS_REPAIRED},
+        ),
+        (({"arguments": '{"a":'}, {"name": "look_up", "arguments": "1}"}), {CALLS_REPAIRED}),
+        (
+            ({"arguments": '{"a":'}, {"name": "look_up"}, {"arguments": "1}"}),
+            {CALLS_REPAIRED},
+        ),
+    ],
+)
+def test_a_call_begins_with_its_name(
+    functions: tuple[dict[str, str], ...], notes: set[str], repeats_id: bool
+) -> None:
+    """Nobody waits for a name behind its call."""
+    deltas = [
+        {"tool_calls": [{"index": 0, "function": each, **({"id": "a"} if has_id else {})}]}
+        for each, has_id in zip(functions, (True, repeats_id, repeats_id), strict=False)
+    ]
+    parser = RenamingParser(openai.stream_parser(Operation.CHAT), {"look_up": "look.up"})
+    choices = [chunk.fields["choices"][0] for chunk in parser.feed(b"".join(pieces(*deltas)))]
+    first, *rest = [call for each in choices for call in each["delta"].get("tool_calls", ())]
+    assert (first["id"], first["function"]["name"]) == ("a", "look.up")
+    assert [each["function"].keys() for each in rest] == [{"arguments"}] * len(rest)
+    assert "".join(each["function"]["arguments"] for each in (first, *rest)) == '{"a":1}'
+    assert parser.notes == notes
 
 
 def test_a_call_in_the_older_member_counts_and_is_no_text() -> None:
