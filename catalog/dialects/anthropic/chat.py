@@ -32,7 +32,15 @@ from catalog.dialects.shared import messages, replies
 from catalog.dialects.shared.constraints import ANTHROPIC
 from catalog.dialects.shared.credentials import host_of_url
 from catalog.dialects.shared.left_out import name_asked
-from catalog.dialects.shared.messages import Chat, Media, ReasoningBlock, Text, ToolCall, ToolResult
+from catalog.dialects.shared.messages import (
+    Chat,
+    Media,
+    ReasoningBlock,
+    Text,
+    ToolCall,
+    ToolResult,
+    Turn,
+)
 from catalog.dialects.shared.raw import is_null, write_arguments
 from catalog.dialects.shared.replies import ANTHROPIC_FORMAT, Finish, Output
 from catalog.dialects.shared.searches import NAME
@@ -182,7 +190,8 @@ def build_thinking(call: Call, chat: Chat, max_tokens: int) -> dict[str, Any] | 
 
     A budget is part of the output and has a minimum: if the output is smaller, an older model does
     not think. A budget cannot be converted to an effort: a newer model decides by itself. When a
-    tool call is forced, the model cannot be told to think first.
+    tool call is forced, the model cannot be told to think first, and an older one cannot think
+    within an answer that has begun without thoughts.
 
     Raises :class:`base.Untranslatable` for a model that cannot be forced to call a tool.
     """
@@ -197,6 +206,8 @@ def build_thinking(call: Call, chat: Chat, max_tokens: int) -> dict[str, Any] | 
         return None
     if not abilities.has_thinking_budget:
         return {"type": "adaptive", "display": "omitted" if options.is_hidden else "summarized"}
+    if _has_begun_without_thoughts(chat.turns):
+        return None
     budget = options.max_tokens
     if budget is None:
         budget = max_tokens * _SHARES.get(options.effort or "medium", 50) // 100
@@ -206,6 +217,22 @@ def build_thinking(call: Call, chat: Chat, max_tokens: int) -> dict[str, Any] | 
     # These models show their thinking by default; the signature is the same with and without it.
     hidden = {"display": "omitted"} if options.is_hidden else {}
     return {"type": "enabled", "budget_tokens": budget, **hidden}
+
+
+def _has_begun_without_thoughts(turns: list[Turn]) -> bool:
+    """Returns whether a conversation ends within an answer that has no thoughts of Claude's.
+
+    A loop of tools is one answer: its thoughts stand before the first call, or before any of them.
+    """
+    has_begun = False
+    for turn in reversed(turns):
+        if turn.role == "assistant":
+            has_begun = True
+            if any(isinstance(part, ReasoningBlock) and _build_block(part) for part in turn.parts):
+                return False
+        elif not isinstance(turn.parts[0], ToolResult):
+            break
+    return has_begun
 
 
 def choose_sampling(call: Call, chat: Chat, thinking: dict[str, Any] | None) -> Sampling:

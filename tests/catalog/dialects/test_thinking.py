@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from catalog.dialects.base import Untranslatable
-from tests.support.inference.dialects import ASK, TOOL, body
+from tests.support.inference.dialects import ASK, TOOL, body, call_of
 
 
 @pytest.mark.parametrize(
@@ -130,6 +130,53 @@ def test_claude_does_not_reason_before_a_forced_tool_call(model: str, choice: An
     assert "thinking" in body(
         "anthropic", model, 64_000, reasoning_effort="high", tool_choice=choice
     )
+
+
+SIGNED: Final = {
+    "type": "reasoning.text", "text": "Hm.", "signature": "c2ln", "format": "anthropic-claude-v1",
+}  # fmt: skip
+UNSIGNED: Final = {"type": "reasoning.text", "text": "Hm.", "format": "unknown"}
+
+
+def step(call_id: str, *details: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns a call with these thoughts, and its result."""
+    said = {"role": "assistant", "content": None, "tool_calls": [call_of(call_id)]}
+    return [
+        {**said, "reasoning_details": [*details]},
+        {"role": "tool", "tool_call_id": call_id, "content": "1"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("later", "thinks"),
+    [
+        ([], True),
+        (step("a"), False),
+        (step("a", UNSIGNED), False),
+        (step("a", SIGNED), True),
+        ([*step("a"), *step("b")], False),
+        # Older models think before the first call alone, and may not stop behind it.
+        ([*step("a", SIGNED), *step("b")], True),
+        # The loop has ended.
+        ([*step("a"), {"role": "assistant", "content": "1."}, *ASK], True),
+        ([{"role": "assistant", "content": "It is"}], False),
+    ],
+)
+def test_claude_with_a_budget_does_not_think_within_an_answer_that_began_without(
+    later: list[dict[str, Any]], thinks: bool
+) -> None:
+    asked: dict[str, Any] = {
+        "messages": [*ASK, *later], "tools": [TOOL], "reasoning_effort": "high",
+        "max_tokens": 10_000, "temperature": 0.3,
+    }  # fmt: skip
+    thinking = {"type": "enabled", "budget_tokens": 8000} if thinks else None
+    made = body("anthropic", "claude-haiku-4-5", **asked)
+    assert made.get("thinking") == thinking
+    assert made.get("temperature") == (None if thinks else 0.3)
+    made = body("bedrock", "us.anthropic.claude-haiku-4-5-v1:0", **asked)
+    assert made.get("additionalModelRequestFields", {}).get("thinking") == thinking
+    newer = body("anthropic", "claude-opus-4-8", **asked)
+    assert newer["thinking"] == {"type": "adaptive", "display": "summarized"}
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from inference.requests.operations.server_tools import PROVIDER_FIELDS
 from inference.requests.parsing import InferenceRequest
 from inference.requests.responses.request import parse_response
 from tests.support.dialects.reading import dialect_of
-from tests.support.inference.dialects import LOOK, secret_of
+from tests.support.inference.dialects import LOOK, call_of, secret_of, turns
 from tests.support.inference.routes import route, select
 
 CLAUDE: Final = Capabilities(native_format=NativeFormat.ANTHROPIC)
@@ -190,6 +190,8 @@ def test_what_would_be_so_anyway_is_not_named(
         (BUDGET, {"reasoning": {"effort": "low"}, "tools": [LOOK], "tool_choice": "required"},
          ["reasoning"]),
         (CLAUDE, {"reasoning": {"effort": "low"}, "tools": [LOOK], "tool_choice": "required"},
+         ["reasoning"]),
+        (BUDGET, {"reasoning": {"effort": "low"}, "tools": [LOOK], "messages": turns(call_of("a"))},
          ["reasoning"]),
         (CLAUDE, {"reasoning": {"max_tokens": 3000}}, ["reasoning.max_tokens"]),
         (BUDGET, {"max_tokens": 1024, "messages": UPDATED}, ["configuration_update"]),
