@@ -13,7 +13,7 @@ from catalog.capabilities import NativeFormat
 from catalog.dialects.base import Chunk, Fields, NativeBody, Operation, Reply
 from catalog.dialects.shared.images.replies import split_reply
 from catalog.dialects.shared.raw import LONG_BYTES, Piece, encode_pieces
-from catalog.dialects.shared.reasoning import hide_reasoning
+from catalog.dialects.shared.reasoning import HiddenThoughts, hide_reasoning
 from catalog.pricing import Usage, nano_usd, usd
 from catalog.pricing.contract import describe_charges
 from config.api.errors import GatewayError
@@ -197,7 +197,7 @@ class Renderer:
 
     __slots__ = (
         "_answer", "_candidate", "_generation_id", "_identity", "_last_fields", "_prefix",
-        "_request", "_tally", "_usage_fields", "delivered", "rendered",
+        "_request", "_tally", "_thoughts", "_usage_fields", "delivered", "rendered",
     )  # fmt: skip
 
     def __init__(
@@ -216,13 +216,16 @@ class Renderer:
         self._prefix: bytes | None = None
         # The members beside the upstream's usage, for the gateway's own usage event.
         self._usage_fields: dict[str, Any] = {}
+        # What the next turn of tools may need of thoughts that the caller excludes.
+        hides = request.is_reasoning_hidden and request.tool_count
+        self._thoughts = HiddenThoughts() if hides else None
 
     def render_reply(self, reply: Reply, metadata: dict[str, Any]) -> list[Piece]:
         """Returns the body of a whole reply in pieces, after counting it."""
         self._tally.add(reply)
         fields = reply.fields
         if self._request.is_reasoning_hidden:
-            fields["choices"] = hide_reasoning(fields["choices"])
+            fields["choices"] = hide_reasoning(fields["choices"], self._thoughts)
         fields.update(self._identify(fields))
         for name in self._answer.left_out:
             del fields[name]
@@ -249,7 +252,7 @@ class Renderer:
             before, after = chunk.frame
             if self._request.is_reasoning_hidden:
                 whole = map(msgspec.Raw, chunk.repeated_choices)
-                repeats = [_encode(hide_reasoning(choices)) for choices in whole]
+                repeats = [_encode(hide_reasoning(choices, self._thoughts)) for choices in whole]
                 before = after = b""
             before, after = prefix + before, after + b"}\n\n"
             return before + (after + before).join(repeats) + after
@@ -258,7 +261,7 @@ class Renderer:
             return b""
         fields = chunk.fields
         if self._request.is_reasoning_hidden and "choices" in fields:
-            fields["choices"] = hide_reasoning(fields["choices"])
+            fields["choices"] = hide_reasoning(fields["choices"], self._thoughts)
         if "system_fingerprint" in fields and fields["system_fingerprint"] == _NULL:
             del fields["system_fingerprint"]
         if not self._identity:

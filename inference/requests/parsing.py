@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from catalog.dialects.base import NativeBody, Operation
 from catalog.dialects.shared.multipart import FormPart
 from catalog.dialects.shared.raw import ESCAPE, is_empty, spell
+from catalog.dialects.shared.reasoning import SEAL_MARK, open_thoughts
 from catalog.dialects.shared.searches import SEARCH_FIELDS
 from catalog.operations import OPERATIONS
 from catalog.pricing import Usage
@@ -294,6 +295,9 @@ def _decode(operation: Operation, body: bytes) -> tuple[Any, dict[str, Any]]:
     fields: dict[str, Any] = {}
     try:
         fields = _decode_fields(body)
+        if SEAL_MARK in body and "messages" in fields:
+            # Before the filters, which read no data.
+            fields["messages"] = open_thoughts(fields["messages"])
         has_unset = not MAY_BE_UNSET.isdisjoint(fields) and drop_unset(fields)
         try:
             return _DECODERS[operation](body), fields

@@ -6,11 +6,13 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from catalog.dialects import openai
 from catalog.dialects.base import Operation, StreamParser
 from catalog.dialects.bedrock.invoke import InvokeFrames
+from catalog.dialects.shared.reasoning import HiddenThoughts, hide_reasoning, open_thoughts
 from catalog.dialects.shared.sse import EventDecoder
 from catalog.dialects.wholes import RenamingParser
 from tests.support.dialects.reading import parser_of
@@ -103,3 +105,26 @@ def test_a_call_is_held_until_its_name_comes() -> None:
         call = {"index": 0, "id": "a", "function": function}
         assert parser.feed(event(choices=[{"index": 0, "delta": {"tool_calls": [call]}}]))
         assert parser.held == 0 if size is None else is_about(parser.held, size)
+
+
+def test_a_hidden_thought_waits_for_its_end_or_for_many_characters() -> None:
+    thoughts = HiddenThoughts()
+
+    def hide(delta: dict[str, str]) -> list[Any]:
+        raw = msgspec.Raw(json.dumps([{"index": 0, "delta": delta}]).encode())
+        [choice] = json.loads(msgspec.json.encode(hide_reasoning(raw, thoughts)))
+        assert not {"reasoning", "thinking"} & choice["delta"].keys()
+        found: list[Any] = choice["delta"].get("reasoning_details", [])
+        return found
+
+    for waiting in (5_000, 10_000, 15_000):
+        assert hide({"reasoning": "é" * 5_000}) == []
+        assert thoughts.waiting == waiting
+    [first] = hide({"reasoning": "é" * 5_000})
+    assert (thoughts.waiting, hide({"reasoning": "So"})) == (0, [])
+    [second] = hide({"content": "Hi"})
+    assert thoughts.waiting == 0
+    assert [each.keys() for each in (first, second)] == [{"type", "data", "format", "index"}] * 2
+    message = {"role": "assistant", "reasoning_details": [first, second]}
+    [opened] = json.loads(bytes(open_thoughts(msgspec.Raw(json.dumps([message]).encode()))))
+    assert [each["text"] for each in opened["reasoning_details"]] == ["é" * 20_000, "So"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
@@ -350,6 +351,35 @@ def test_a_body_that_is_not_a_json_object_is_refused(
     operation: Operation, body: bytes, message: str
 ) -> None:
     assert refusal_of(operation, body).message == message
+
+
+def encoded(text: bytes) -> str:
+    return f"causeway:{base64.urlsafe_b64encode(text).decode()}"
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (encoded("Hé".encode()), "Hé"),
+        # Clients join the pieces of a stream.
+        (encoded(b"I must ") + encoded(b"look."), "I must look."),
+        (encoded(b"\xff"), ""),
+        ("causeway:é", ""),
+    ],
+)
+def test_a_thought_that_its_caller_hid_is_a_text_again(data: str, text: str) -> None:
+    """Filters read the texts of a request, and none of its data."""
+    detail = {"type": "reasoning.encrypted", "data": data, "format": "unknownunknown", "index": 0}
+    signed = {"type": "reasoning.encrypted", "data": "c2ln", "id": "a"}
+    messages = [
+        {"role": "user", "content": "causeway:"},
+        {"role": "assistant", "content": None, "reasoning_details": [detail, signed]},
+    ]
+    read = parsing.parse(Operation.CHAT, json.dumps({"messages": messages}).encode()).fields
+    asked, answer = json.loads(bytes(read["messages"]))
+    assert asked == messages[0]
+    told = {"type": "reasoning.text", "text": text, "format": "unknown", "index": 0}
+    assert answer == {**messages[1], "reasoning_details": [told, signed]}
 
 
 def test_models_are_listed_in_order_without_duplicates() -> None:

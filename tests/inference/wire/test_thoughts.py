@@ -38,10 +38,19 @@ def _answer(body: dict[str, Any]) -> bytes:
         text = "thinking is enabled but reasoning_content is missing in assistant tool call message"
         return json.dumps({"error": {"message": text, "type": "invalid_request_error"}}).encode()
     finish = "stop" if answers else "tool_calls"
-    name = "delta" if body["stream"] else "message"
-    choice = {"index": 0, name: message, "finish_reason": finish}
-    whole = json.dumps({"id": "c", "model": "m", "choices": [choice], "usage": USAGE})
-    return b"data: %b\n\ndata: [DONE]\n\n" % whole.encode() if body["stream"] else whole.encode()
+    if not body["stream"]:
+        return _write({"message": message, "finish_reason": finish})
+    thought = message.pop("reasoning_content", "")
+    pieces = [{"reasoning_content": each} for each in (thought[:6], thought[6:]) if each]
+    events = [*map(_write, ({"delta": each} for each in pieces))]
+    events.append(_write({"delta": message, "finish_reason": finish}))
+    return b"".join(b"data: %b\n\n" % each for each in (*events, b"[DONE]"))
+
+
+def _write(choice: dict[str, Any]) -> bytes:
+    usage = {"usage": USAGE} if "finish_reason" in choice else {}
+    return json.dumps({"id": "c", "model": "m", "choices": [{"index": 0, **choice}], **usage}
+                      ).encode()  # fmt: skip
 
 
 def _script(line: socket.socket, head: bytes, body: bytes) -> bool:
@@ -67,13 +76,13 @@ def publish(site: Site, thinker: Server, **fields: Any) -> None:
     site.publish("m", provider=provider, **fields)
 
 
-def converse_in_messages(site: Site, *, stream: bool) -> str:
+def converse_in_messages(site: Site, *, stream: bool, **fields: Any) -> str:
     tools: Any = [{"name": "get_weather", "input_schema": {"type": "object"}}]
     messages: Any = [{"role": "user", "content": "Does it rain?"}]
     with anthropic_client(site) as client:
         for _ in range(2):
             asked: Any = {"model": site.model.slug, "max_tokens": 99, "tools": tools,
-                          "messages": messages}  # fmt: skip
+                          "messages": messages, **fields}  # fmt: skip
             if stream:
                 with client.messages.stream(**asked) as events:
                     whole = events.get_final_message()
@@ -109,11 +118,13 @@ def converse_in_responses(site: Site, *, stream: bool) -> str:
     return str(whole.output_text)
 
 
-def converse_in_chat(site: Site, *, stream: bool, kept: str = "reasoning_details") -> str:
+def converse_in_chat(
+    site: Site, *, stream: bool, kept: str = "reasoning_details", **fields: Any
+) -> str:
     messages: Any = [{"role": "user", "content": "Does it rain?"}]
     with openai_client(site) as client:
         for _ in range(2):
-            asked: Any = {"model": site.model.slug, "messages": messages, "tools": TOOLS}
+            asked: Any = {"model": site.model.slug, "messages": messages, "tools": TOOLS, **fields}
             if stream:
                 with client.chat.completions.stream(**asked) as events:
                     whole: Any = events.until_done().get_final_completion()
@@ -146,6 +157,21 @@ def test_thoughts_come_back_through_every_interface(
 ) -> None:
     publish(site, thinker)
     assert CONVERSATIONS[face](site, stream=stream) == "It rains."
+
+
+HIDDEN: Final[dict[str, dict[str, Any]]] = {
+    "messages": {"thinking": {"type": "adaptive", "display": "omitted"}},
+    "chat": {"extra_body": {"reasoning": {"exclude": True}}},
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("face", list(HIDDEN))
+def test_thoughts_that_their_caller_hides_come_back_too(
+    site: Site, thinker: Server, face: str, stream: bool
+) -> None:
+    publish(site, thinker)
+    assert CONVERSATIONS[face](site, stream=stream, **HIDDEN[face]) == "It rains."
 
 
 @pytest.mark.parametrize("kept", ["reasoning", "reasoning_content", "reasoning_details"])
