@@ -43,7 +43,6 @@ from config.bulk.problems import ImportRefused
 from config.bulk.report import RowListener, RowOutcome
 from config.credentials import NO_SECRET, Secret
 from config.egress.addresses import parse_base_url
-from config.secrets import DecryptionFailed
 from endpoints import imports
 from endpoints.models import PrivateEndpoint, PrivateProvider, canonical_base_url
 from endpoints.models.providers import ProviderExists
@@ -132,7 +131,7 @@ class _Plan:
         """Leaves out the keys that neither the file nor the organization has."""
         for slug, deployment in self._keyless:
             named = [secret for other, secret in self._keys if other == slug]
-            secrets = [*named, *map(_reveal, self._stored_at(slug))]
+            secrets = [*named, *(each.reveal_or_none() for each in self._stored_at(slug))]
             if not any(is_at(secret, deployment.place) for secret in secrets):
                 self._gateway.leave(deployment, f"its key: {deployment.missing}")
 
@@ -214,7 +213,7 @@ class _Plan:
             if each.allowed_models is None or public in each.allowed_models
         ]
         if self._places.get((slug, public), place) != place or not all(
-            is_at(_reveal(each), place) for each in others
+            is_at(each.reveal_or_none(), place) for each in others
         ):
             raise NotTaken(
                 "another key of the organization is for this model in another resource or region, "
@@ -228,7 +227,9 @@ class _Plan:
         """
         for (slug, secret), models in self._keys.items():
             outcome = RowOutcome.UNCHANGED
-            same = (each for each in self._stored_at(slug) if is_same(_reveal(each), secret))
+            same = (
+                each for each in self._stored_at(slug) if is_same(each.reveal_or_none(), secret)
+            )
             if (stored := next(same, None)) is None:
                 outcome = RowOutcome.CREATE
                 others = [each for (other, _), each in self._keys.items() if other == slug]
@@ -332,10 +333,3 @@ class _Plan:
 
 def _server_of(deployment: Deployment) -> tuple[str, bool]:
     return deployment.server.base_url or "", deployment.secret == NO_SECRET
-
-
-def _reveal(credential: ByokCredential) -> Secret | None:
-    try:
-        return credential.reveal()
-    except DecryptionFailed:
-        return None

@@ -233,6 +233,13 @@ class ByokCredential(BaseModel):
         """Decrypts the secret; raises :class:`config.secrets.DecryptionFailed`."""
         return secrets.unseal(bytes(self.sealed), associated=self._associated)
 
+    def reveal_or_none(self) -> Secret | None:
+        """Decrypts the secret; returns ``None`` if no key of the service opens it any more."""
+        try:
+            return self.reveal()
+        except secrets.DecryptionFailed:
+            return None
+
     @property
     def health(self) -> dict[str, Any]:
         """Returns whether the credential rests, because its provider has refused it just now."""
@@ -282,7 +289,7 @@ class ByokCredential(BaseModel):
                     raise SecretRequired
                 if secret is not None and hosts is None:
                     changes["bound_domains"] = None
-                if secret is not None and self._has_secret(secret):
+                if secret is not None and self.reveal_or_none() == secret:
                     secret = None  # a proof that replaces nothing: validations stay current
             if secret is not None:
                 self.rotate(secret)
@@ -313,12 +320,6 @@ class ByokCredential(BaseModel):
                 self.bound_domains = [host]
                 self.save_fields("bound_domains")
             return reason
-
-    def _has_secret(self, secret: Secret) -> bool:
-        try:
-            return self.reveal() == secret
-        except secrets.DecryptionFailed:
-            return False
 
     def lock_present(self) -> None:
         """Locks the row; raises :class:`CredentialNotFound` when the credential was removed."""

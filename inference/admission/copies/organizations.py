@@ -25,10 +25,9 @@ from catalog.pricing import Price, UnknownRule
 from catalog.tokens import correct_family, find_limits
 from catalog.visibility import EndpointFacts
 from config.api.text import spell_ids
-from config.credentials import NO_SECRET, Secret
+from config.credentials import NO_SECRET
 from config.egress.addresses import NO_REACH, Reach
 from config.egress.rules import NO_OWN_LIMITS, TimeLimits
-from config.secrets import DecryptionFailed
 from config.sql import Reading, prepare_reading
 from endpoints.models import (
     PrivateEndpoint,
@@ -539,7 +538,7 @@ def _make_credential(row: ByokCredential) -> Credential:
         credential_id=row.pk,
         provider_slug=row.provider_slug,
         workspace_id=row.workspace_id,
-        secret=_reveal(row),
+        secret=row.reveal_or_none(),
         is_fallback=row.is_fallback,
         is_required=row.is_required,
         is_byok_only=row.is_byok_only,
@@ -576,10 +575,3 @@ def _place_credential(credential: Credential, provider: CatalogProvider | None) 
 
 def _freeze(values: list[str] | None) -> frozenset[str] | None:
     return None if values is None else frozenset(values)
-
-
-def _reveal(credential: ByokCredential) -> Secret | None:
-    try:
-        return credential.reveal()
-    except DecryptionFailed:
-        return None
