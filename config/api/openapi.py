@@ -248,15 +248,10 @@ def operation(
 
 
 def creation(
-    name: str,
-    request: Any,
-    response: Any,
-    statuses: Sequence[int] = (),
-    parameters: Sequence[OpenApiParameter] = (),
+    name: str, request: Any, response: Any, statuses: Sequence[int] = ()
 ) -> Callable[[_Method], _Method]:
     """Documents an operation that a repeated ``Idempotency-Key`` does not do again."""
-    named = [*parameters, IDEMPOTENCY_KEY]
-    return operation(name, request, response, statuses, parameters=named)
+    return operation(name, request, response, statuses, parameters=[IDEMPOTENCY_KEY])
 
 
 def envelope(name: str, **fields: serializers.Field[Any, Any, Any, Any]) -> Any:

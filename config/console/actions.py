@@ -339,23 +339,21 @@ def _propose(
 def bulk_action(
     description: str,
     *,
-    question: str = "",
     permission: str,
     foresee: Callable[[type[Model], Sequence[Any]], Sequence[str]] | None = None,
     four_eyes: FourEyes | None = None,
 ) -> Callable[[Callable[[Any, HttpRequest, Any], None]], Any]:
     """Makes a method an action over selected rows, confirmed on a page and reported row by row.
 
-    The page asks by the method's docstring, unless there is a ``question``. The method runs once a
-    row, in a transaction of its own: a refused row does not stop the others. ``foresee`` gets the
-    model and the keys of the rows, and returns the consequences, for operators who may view
-    requests. ``four_eyes`` says when the action is proposed to a second person instead, with a
-    change set for each row.
+    The page asks by the method's docstring. The method runs once a row, in a transaction of its
+    own: a refused row does not stop the others. ``foresee`` gets the model and the keys of the
+    rows, and returns the consequences, for operators who may view requests. ``four_eyes`` says
+    when the action is proposed to a second person instead, with a change set for each row.
     """
 
     def decorate(method: Callable[[Any, HttpRequest, Any], None]) -> Any:
-        asked = question or _read_question(method)
-        action = _BulkAction(method, description, asked, foresee, four_eyes)
+        question = _read_question(method)
+        action = _BulkAction(method, description, question, foresee, four_eyes)
 
         @admin.action(description=description, permissions=[permission])
         @wraps(method)

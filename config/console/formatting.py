@@ -133,9 +133,9 @@ def render_table(headers: Iterable[str], rows: Iterable[Iterable[Any]], *, empty
     return render_to_string("admin/table.html", context)
 
 
-def render_plan(rows: Iterable[Any], *, empty: str = "Nothing changes.") -> str:
+def render_plan(rows: Iterable[Any]) -> str:
     """Renders rows of a plan (:class:`config.bulk.report.PlanRow`) as a table."""
-    return render_to_string("admin/plan.html", {"rows": list(rows), "empty": empty})
+    return render_to_string("admin/plan.html", {"rows": list(rows), "empty": "Nothing changes."})
 
 
 def list_url(page: Any) -> str:

@@ -69,15 +69,15 @@ class _Trial:
     after: str = ""
 
 
-def _draw_square(red: int, green: int, blue: int, side: int = 32) -> str:
+def _draw_square(red: int, green: int, blue: int) -> str:
     """Returns a PNG of one colour as a data URI."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         checksum = struct.pack(">I", zlib.crc32(kind + data))
         return struct.pack(">I", len(data)) + kind + data + checksum
 
-    head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
-    rows = (b"\0" + bytes((red, green, blue)) * side) * side
+    head = struct.pack(">IIBBBBB", 32, 32, 8, 2, 0, 0, 0)
+    rows = (b"\0" + bytes((red, green, blue)) * 32) * 32
     parts = (chunk(b"IHDR", head), chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b""))
     encoded = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
     return f"data:image/png;base64,{encoded.decode()}"
