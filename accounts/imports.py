@@ -31,11 +31,12 @@ from django.db import connection, transaction
 from accounts.models import ApiKey, KeyDigest, Member, Organization, OrganizationLimit, Workspace
 from accounts.models.members import WRITTEN_ROLES
 from config.api.errors import Conflict, GatewayError
-from config.api.text import CONTROL_CHARACTERS, parse_uuid, plain_digits
+from config.api.text import CONTROL_CHARACTERS, parse_uuid
 from config.bulk.cells import escape_formula, write_line
 from config.bulk.problems import ImportRefused, Problems
 from config.bulk.report import ColumnChange, Report, RowListener, RowOutcome
 from config.bulk.rows import decode_lines, parse_csv_rows, parse_json_rows
+from config.bulk.tables import format_usd
 from config.credentials import Secret
 from config.secrets import KeyDigests, may_be_key
 
@@ -341,11 +342,7 @@ def _write_key(
 
 
 def _dollars(nano: int | None) -> str | None:
-    return None if nano is None else f"{_write_limit(nano)} USD"
-
-
-def _write_limit(nano: int) -> str:
-    return plain_digits(Decimal(nano).scaleb(-9))
+    return None if nano is None else f"{format_usd(nano)} USD"
 
 
 def _append(name: str, lines: Sequence[Sequence[str]]) -> None:
@@ -402,7 +399,7 @@ def export_keys(organization_id: uuid.UUID, *, as_csv: bool) -> Iterator[bytes]:
             None if key.creator is None else key.creator.email,
             # The disabled keys of a deleted workspace are still there.
             None if key.workspace.deleted_at else key.workspace.slug,
-            None if key.limit_nano is None else _write_limit(key.limit_nano),
+            None if key.limit_nano is None else format_usd(key.limit_nano),
         )
         yield _encode(_KEY_COLUMNS, values, as_csv=as_csv)
 

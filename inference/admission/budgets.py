@@ -17,7 +17,7 @@ from billing.budgets import Budget, MeterReading, Scope
 from billing.rate_limits import Rate, RateLimited, RateRule, base_of, render_headers, used_of
 from catalog.pricing import usd
 from config.api.errors import Forbidden, PaymentRequired
-from config.api.text import plain_digits
+from config.bulk.tables import format_usd
 from config.clocks.clock import clock
 from inference.admission.estimate import affordable_tokens, fee_nano, worst_case_nano
 from inference.requests.parsing import InferenceRequest
@@ -381,11 +381,11 @@ class Budgets(Readings):
             "affordable_max_tokens": affordable if affordable >= LEAST_TOKENS else 0,
             "limit": "balance",
         }
-        text = f"The balance is ${_format_usd(balance)}"
+        text = f"The balance is ${format_usd(balance)}"
         if tightest is not None:
             metadata |= {"limit": tightest.scope.value, "budget": self.describe(tightest)}
-            text = f"{_NAMES[tightest.scope]} has ${_format_usd(max(remaining, 0))} left"
-        text += f", and this request may cost ${_format_usd(worst)}."
+            text = f"{_NAMES[tightest.scope]} has ${format_usd(max(remaining, 0))} left"
+        text += f", and this request may cost ${format_usd(worst)}."
         if affordable >= LEAST_TOKENS:
             text += f" It can be paid with max_tokens of at most {affordable}."
         return PaymentRequired(text, metadata=metadata)
@@ -397,7 +397,7 @@ def price_for_fee(nano: int, percent: Decimal) -> int:
 
 
 def _describe_spent(budget: Budget, now: datetime) -> str:
-    text = f"{_NAMES[budget.scope]} has spent its limit of ${_format_usd(budget.limit_nano)}"
+    text = f"{_NAMES[budget.scope]} has spent its limit of ${format_usd(budget.limit_nano)}"
     resets_at = budget.resets_at(now)
     return (
         f"{text}." if resets_at is None else f"{text}; it is reset at {_format_stamp(resets_at)}."
@@ -406,7 +406,3 @@ def _describe_spent(budget: Budget, now: datetime) -> str:
 
 def _format_stamp(moment: datetime) -> str:
     return moment.isoformat().replace("+00:00", "Z")
-
-
-def _format_usd(nano: int) -> str:
-    return plain_digits(Decimal(nano).scaleb(-9))

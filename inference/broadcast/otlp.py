@@ -11,7 +11,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from decimal import Decimal
 from typing import Any, Final
 
 from django.conf import settings
@@ -19,7 +18,7 @@ from django.conf import settings
 from accounts.models import BroadcastDestination
 from catalog.dialects.base import Operation
 from catalog.operations import name_span
-from catalog.pricing import NANO
+from catalog.pricing import usd
 from config.telemetry.tracing import SCHEMA_URL
 from inference import conventions
 from inference.models import Generation
@@ -113,11 +112,11 @@ def _describe(generation: Generation) -> dict[str, Attribute]:
 
 
 def _describe_cost(generation: Generation) -> dict[str, Attribute]:
-    units = generation.units or {}
+    units, reported = generation.units or {}, generation.reported_cost_nano
     return {
-        conventions.OWN_COST: usd_of(generation.cost_nano),
-        "causeway.cost.upstream_usd": usd_of(generation.upstream_cost_nano),
-        "causeway.cost.reported_usd": usd_of(generation.reported_cost_nano),
+        conventions.OWN_COST: usd(generation.cost_nano),
+        "causeway.cost.upstream_usd": usd(generation.upstream_cost_nano),
+        "causeway.cost.reported_usd": None if reported is None else usd(reported),
         "causeway.cost.is_byok": generation.is_byok,
         **{f"causeway.units.{name}": _plain(count) for name, count in units.items()},
     }
@@ -161,11 +160,6 @@ def _describe_trace(caller: Mapping[str, Any]) -> dict[str, Attribute]:
         if name not in _KNOWN:
             found[f"trace.metadata.{name}"] = _plain(value)
     return found
-
-
-def usd_of(nano: int | None) -> float | None:
-    """Returns nano-USD as the number of USD that the interface shows."""
-    return None if nano is None else float(Decimal(nano) / NANO)
 
 
 def provider_of(generation: Generation) -> str:

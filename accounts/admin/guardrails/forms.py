@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import Any, Final
 
 from django import forms
@@ -25,7 +24,8 @@ from accounts.admin.pickers import (
 )
 from accounts.models import Guardrail, Region
 from accounts.policy import Family
-from config.api.text import parse_uuid, plain_digits
+from config.api.text import parse_uuid
+from config.bulk.tables import format_usd
 from config.console.unfold import (
     CheckboxesWidget,
     Dialog,
@@ -125,7 +125,7 @@ class GuardrailForm(CatalogueForm):
         self._point_to_views()
         nano = self.instance.limit_nano
         if nano is not None and "limit" in self.fields:
-            self.initial["limit"] = plain_digits(Decimal(nano).scaleb(-9))
+            self.initial["limit"] = format_usd(nano)
 
     def _point_to_views(self) -> None:
         """Sets the addresses that the fields of this form ask.
