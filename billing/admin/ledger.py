@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from django.contrib import admin, messages
@@ -12,9 +13,10 @@ from billing import grants
 from billing.models import Account, GrantRequest, Transfer
 from config.audit.context import actor_of
 from config.console.actions import Message, transition
-from config.console.base import ConsoleAdmin, StatusFilter
+from config.console.base import ConsoleAdmin
 from config.console.formatting import label_renderer, nano_dollars
 from config.console.forms import part
+from config.console.lists.filters import make_filter
 from config.console.unfold import column, display
 from inference.models import Journal
 
@@ -52,13 +54,18 @@ class AccountAdmin(ConsoleAdmin):
     credits = column("Credits", lambda account: nano_dollars(account.posted_credits))
 
 
-class TransferStatusFilter(StatusFilter):
-    """Finds pending transfers through the running generations: each is the hold of one."""
+def _narrow_to_status(status: str, rows: QuerySet[Any]) -> QuerySet[Any]:
+    if status == Transfer.Status.PENDING:
+        # No index has the status. Each pending transfer is the hold of a running generation.
+        rows = rows.filter(reference__in=Journal.objects.values("pk"))
+    return rows.filter(status=status)
 
-    statuses = Transfer.Status
 
-    def narrow_to_pending(self, rows: QuerySet[Any]) -> QuerySet[Any]:
-        return rows.filter(reference__in=Journal.objects.values("pk"))
+TransferStatusFilter = make_filter(
+    "status",
+    "status__exact",
+    {str(each): (str(each.label), partial(_narrow_to_status, each)) for each in Transfer.Status},
+)
 
 
 @admin.register(Transfer)

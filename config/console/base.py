@@ -21,7 +21,7 @@ from django.contrib.admin.views.main import ERROR_FLAG
 from django.contrib.postgres.fields import ArrayField
 from django.core.exceptions import PermissionDenied
 from django.db import DataError
-from django.db.models import DateTimeField, JSONField, Q, QuerySet, TextChoices, URLField
+from django.db.models import DateTimeField, JSONField, Q, QuerySet, URLField
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.urls import path, reverse
@@ -49,31 +49,6 @@ from config.console.uploads import IMPORTING, BulkFile, export_file, import_file
 # The suffixes that Django's list filters append to a column's name; the filter of all values of a
 # column appends none.
 _FILTER_SUFFIX: Final = re.compile("(?:(?:__id)?__(?:exact|in|isnull|gte|lt))?")
-
-
-class StatusFilter(admin.SimpleListFilter):
-    """Filters a table that grows by status without an index on the status.
-
-    Only a few rows are pending; :meth:`narrow_to_pending` finds them through another table.
-    """
-
-    title = "status"
-    parameter_name = "status__exact"
-    statuses: ClassVar[type[TextChoices]]
-
-    def narrow_to_pending(self, rows: QuerySet[Any]) -> QuerySet[Any]:
-        """Narrows the rows to a small set that holds every pending one."""
-        raise NotImplementedError
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(str(status), str(status.label)) for status in self.statuses]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        status = self.value()
-        if status is None:
-            return queryset
-        rows = self.narrow_to_pending(queryset) if status == "pending" else queryset
-        return rows.filter(status=status)
 
 
 def _takes(part: Any, lookup: str) -> bool:

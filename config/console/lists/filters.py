@@ -76,8 +76,9 @@ def make_filter(
             return [(value, label) for value, (label, _) in choices.items()]
 
         def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-            chosen = choices.get(self.value() or "")
-            return queryset if chosen is None else chosen[1](queryset)
+            if not (value := self.value()):
+                return queryset
+            return choices[value][1](queryset) if value in choices else queryset.none()
 
     Choice.title, Choice.parameter_name = title, parameter
     return Choice

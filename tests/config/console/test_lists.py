@@ -128,6 +128,7 @@ def test_holds_are_found_by_the_journals_of_their_generations(
     hold.save(force_insert=True)
 
     assert listed(operator, "billing_transfer", status__exact="pending") == [hold]
+    assert listed(operator, "billing_transfer", status__exact="nonsense") == []
     [grant] = listed(operator, "billing_transfer", status__exact="posted")
     assert grant.kind == Transfer.Kind.GRANT
 
