@@ -2,7 +2,7 @@
 
 Two formats have the same members, ``user`` and, optionally, ``is_active``:
 
-* CSV in UTF-8 with the header ``user`` or ``user,is_active``. A spreadsheet takes a cell that
+* CSV in UTF-8 with a header that names these columns in any order. A spreadsheet takes a cell that
   begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return for a formula. So an export
   puts an apostrophe before such a value, and before a value that has apostrophes and then such a
   character; an import removes one apostrophe from both. ``is_active`` is ``true`` or ``false``,
@@ -18,7 +18,6 @@ user. So an import of any export changes nothing.
 from __future__ import annotations
 
 import codecs
-import csv
 import uuid
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -27,10 +26,10 @@ import msgspec
 from django.db import connection, transaction
 
 from config.api.text import CONTROL_CHARACTERS, NOT_STORABLE
-from config.bulk.cells import escape_formula, unescape_formula, write_line
+from config.bulk.cells import escape_formula, write_line
 from config.bulk.problems import Problems
 from config.bulk.report import ColumnChange, Report, RowListener, RowOutcome
-from config.bulk.rows import decode_lines, parse_json_rows
+from config.bulk.rows import decode_lines, parse_csv_rows, parse_json_rows
 from config.clocks.clock import clock
 from endusers.models import EndUser
 
@@ -38,7 +37,6 @@ KIND: Final = "end_users"
 PLAIN_LENGTH: Final = 256
 EXTERNAL_LENGTH: Final = 512
 CSV_HEADER: Final = codecs.BOM_UTF8 + b"user,is_active\r\n"
-_HEADERS: Final = (["user"], ["user", "is_active"])
 _FLAGS: Final = {"": None, "true": True, "TRUE": True, "false": False, "FALSE": False}
 _CHUNK: Final = 2000
 _NOT_PLAIN: Final = (
@@ -95,6 +93,11 @@ WHERE stored.organization_id = %s AND stored."user" = row."user"
 class _Row(msgspec.Struct, forbid_unknown_fields=True):
     user: str
     is_active: bool | msgspec.UnsetType = msgspec.UNSET
+
+
+class _CsvRow(msgspec.Struct):
+    user: str = ""
+    is_active: str = ""
 
 
 def apply(
@@ -187,28 +190,11 @@ def _json_rows(texts: Iterable[str], problems: Problems) -> Iterator[tuple[int, 
 
 
 def _csv_rows(texts: Iterable[str], problems: Problems) -> Iterator[tuple[int, str, bool | None]]:
-    reader = csv.reader(texts, strict=True)
-    width = line = 0
-    while True:
-        line = reader.line_num + 1
-        try:
-            cells = next(reader, None)
-        except csv.Error:
-            problems.stop(line, "not CSV: a quotation mark or a line end is out of place")
-        if width == 0:
-            if cells not in _HEADERS:
-                problems.stop(line, "the header must be user or user,is_active")
-            width = len(cells)
-        elif cells is None:
-            return
-        elif not cells:
-            continue
-        elif len(cells) != width:
-            problems.add(line, f"the line has {len(cells)} cells, but the header has {width}")
-        elif width == 2 and cells[1] not in _FLAGS:
-            problems.add(line, "is_active must be true, false or empty")
+    for line, row in parse_csv_rows(texts, _CsvRow, problems):
+        if row.is_active in _FLAGS:
+            yield line, row.user, _FLAGS[row.is_active]
         else:
-            yield line, unescape_formula(cells[0]), _FLAGS[cells[1]] if width == 2 else None
+            problems.add(line, "is_active must be true, false or empty")
 
 
 def _change_to(is_active: bool) -> ColumnChange:
