@@ -469,10 +469,7 @@ class AliasViewSet(CreatingViewSet):
 
 
 def _may_make_images(endpoint: PrivateEndpoint) -> bool:
-    """Returns whether the validation of a private endpoint has not found that images are refused.
-
-    That of an earlier release tells no operations.
-    """
+    """Returns whether the validation of an endpoint has not found that images are refused."""
     validation = endpoint.validation
     proven = None if validation is None else proven_names(validation.operations)
     return proven is None or Operation.IMAGES in proven

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from accounts.models import ByokCredential, CredentialNotFound, Workspace
 from catalog.abilities import DECLARABLE, TokenBound
 from catalog.dialects.base import Operation
-from catalog.operations import OPERATIONS
 from config.clocks.clock import clock
 from config.clocks.writing import write_time
 from config.models import BaseModel
@@ -82,14 +81,9 @@ def proven_names(proofs: Mapping[str, str] | None) -> frozenset[str] | None:
 
 
 def lost_operations(before: Mapping[str, str] | None, now: Mapping[str, str] | None) -> set[str]:
-    """Returns the operations that a validation has proven, and a later one has found refused.
-
-    An earlier release asked for the first operation alone, and stored no names.
-    """
-    tried = [str(name) for name in OPERATIONS if name in (now or {})]
-    had = frozenset(tried[:1]) if before is None else proven_names(before)
-    refused = {name for name in tried if now and now[name] == Proof.REFUSED}
-    return refused.intersection(had or ())
+    """Returns the operations that a validation has proven, and a later one has found refused."""
+    found = now or {}
+    return {name for name in proven_names(before) or () if found.get(name) == Proof.REFUSED}
 
 
 class Validation(BaseModel):
@@ -220,7 +214,7 @@ class Validation(BaseModel):
 
     @property
     def operations(self) -> Mapping[str, str] | None:
-        """Returns the proof of each operation that was tried; ``None`` of an earlier release."""
+        """Returns the proof of each operation that was tried; ``None`` if none was."""
         return self.evidence.get("operations")
 
     def complete_bound(self, stated: TokenBound) -> TokenBound:

@@ -19,7 +19,6 @@ _TOKENS_A_CHARACTER: Final = 16
 _MORE_TOKENS: Final = 512
 _MS_A_CHARACTER: Final = 800
 _MORE_MS: Final = 20_000
-_CHARACTERS_A_SECOND: Final = 15
 _decode_text = msgspec.json.Decoder(str).decode
 
 
@@ -60,17 +59,15 @@ def _allow(fields: Fields) -> Usage:
 def _estimate(prompt: int, completion: int, known: Usage) -> Usage:
     """Returns the usage of speech: its length by the size of its audio, and its whole text.
 
-    The tokens stand for the size. A process of an earlier release has journalled no text, which is
-    then estimated by the size too.
+    The tokens stand for the size.
     """
-    size = completion * OUTPUT_BYTES
-    length = size * 1000 // SPEECH_BYTES
+    length = completion * OUTPUT_BYTES * 1000 // SPEECH_BYTES
     return Usage(
         prompt,
         completion,
         audio_output=completion,
         milliseconds=min(length, known.milliseconds or length),
-        characters=known.characters or size * _CHARACTERS_A_SECOND // SPEECH_BYTES,
+        characters=known.characters,
     )
 
 

@@ -185,14 +185,13 @@ def rule(billable: str, price: str, unit: str = "", variant: str = "") -> Rule:
 @pytest.mark.parametrize(
     ("operation", "one", "tokens", "cost"),
     [
-        # A second of speech has 20 tokens and 15 characters.
-        ("audio/speech", rule("character", "0.000015"), 40, 30 * 15_000),
+        # A second of speech has 20 tokens.
         ("audio/speech", rule("second", "0.0001"), 40, 200_000),
         ("audio/speech", rule("completion", "0.000012", "token", "audio"), 40, 40 * 12_000),
         ("images/generations", rule("image", "0.00004"), 2 * 1_290 + 100, 80_000),
         ("images/generations", rule("completion", "0.0000001", "token", "image"), 100, 10_000),
         # Nothing beyond the hold is claimed by an estimate.
-        ("audio/speech", rule("character", "1"), 40, HOLD),
+        ("audio/speech", rule("second", "1"), 40, HOLD),
     ],
 )
 def test_delivered_units_are_charged(
