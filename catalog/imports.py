@@ -49,7 +49,7 @@ _encode = msgspec.json.Encoder(decimal_format="number").encode
 
 KINDS: Final = ("providers", "models", "endpoints")
 BUNDLED: Final = Path(__file__).with_name("data") / "catalogue.json"
-"""The catalogue that comes with the product."""
+"""The catalogue that comes with the product; :mod:`tests.bench.bundle` renews its prices."""
 # Rows of providers that are not there yet cannot be locked.
 _TAKE_TURNS: Final = "SELECT pg_advisory_xact_lock(hashtextextended('causeway_catalogue', 0))"
 _ORIGIN: Final = ("source", "as_of", "updated_at")

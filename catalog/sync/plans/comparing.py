@@ -146,12 +146,6 @@ def read_changes(stored: Iterable[Mapping[str, Any]]) -> list[Change]:
     ]
 
 
-def is_priced(pricing: Mapping[str, Any] | None) -> bool:
-    """Returns whether any rate of a pricing is above 0."""
-    columns = _flatten({"pricing": pricing or {}})
-    return any(_number(text) > 0 for column, text in columns if column.startswith(RATES))
-
-
 def _make_change(
     column: str, before: Mapping[str, str | None], after: Mapping[str, str | None]
 ) -> Change:

@@ -1,10 +1,17 @@
-"""Makes the bundled catalogue's prices anew from a price list of LiteLLM."""
+"""Makes the bundled catalogue's prices anew: python -m tests.bench.bundle FILE --as-of DAY
+
+``FILE`` is the price file of a release of the Python package litellm.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from datetime import date
+from decimal import Decimal
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -12,9 +19,12 @@ import msgspec
 from catalog import dialects
 from catalog.capabilities import Capabilities
 from catalog.operations import served_operations
+from catalog.sync import litellm
+from catalog.sync.documents import UnreadableList, read_json
 from catalog.sync.offers import PriceList, offer_key
-from catalog.sync.plans.comparing import is_priced
+from config.local.bootstrap import PROJECT
 
+_BUNDLED: Final = PROJECT / "catalog" / "data" / "catalogue.json"
 _ZEROS: Final = {"prompt": "0", "completion": "0", "image": "0", "request": "0"}
 _NOTE: Final = (
     "list prices in USD of the standard service tier, as the price file of the Python package "
@@ -24,7 +34,25 @@ _NOTE: Final = (
 _SOURCE: Final = "litellm"
 
 
-def rebuild_bundle(
+def main(arguments: Sequence[str]) -> None:
+    """Runs the command; writes nothing if the list has no price of any endpoint."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.bundle", description=__doc__)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--as-of", metavar="DAY", type=date.fromisoformat, required=True)
+    parser.add_argument("--output", metavar="FILE", type=Path, default=_BUNDLED)
+    options = parser.parse_args(arguments)
+    try:
+        found = litellm.read_list(read_json(options.file.read_bytes()), options.as_of)
+    except UnreadableList as exc:
+        parser.error(str(exc))
+    bundle, left_out = _rebuild(json.loads(_BUNDLED.read_text()), found, as_of=options.as_of)
+    if not bundle["endpoints"]:
+        parser.error("The list has no price of any endpoint.")
+    options.output.write_text(json.dumps(bundle, indent=2, ensure_ascii=False) + "\n")
+    print(*(f"left out: {line}" for line in left_out), sep="\n")
+
+
+def _rebuild(
     bundle: Mapping[str, Any], found: PriceList, *, as_of: date
 ) -> tuple[dict[str, Any], list[str]]:
     """Returns the catalogue with the prices and limits of a list, and what it leaves out.
@@ -41,7 +69,7 @@ def rebuild_bundle(
         offer = found.offers.get(offer_key(endpoint["provider"], endpoint["upstream_model_id"]))
         if not _is_served(models[endpoint["model"]], providers[endpoint["provider"]]):
             left_out.append(f"{name}: no route serves it")
-        elif offer is None or not (is_priced(offer.pricing) or offer.lines):
+        elif offer is None or not (offer.lines or _is_priced(offer.pricing)):
             left_out.append(f"{name}: the list has no price")
         else:
             lines = {"lines": list(offer.lines)} if offer.lines else {}
@@ -61,14 +89,14 @@ def rebuild_bundle(
     }, left_out
 
 
-def render_bundle(bundle: Mapping[str, Any]) -> str:
-    return json.dumps(bundle, indent=2, ensure_ascii=False) + "\n"
-
-
 def _is_served(model: Mapping[str, Any], provider: Mapping[str, Any]) -> bool:
     capabilities = msgspec.convert(model.get("capabilities", {}), Capabilities)
     dialect = dialects.get(provider["dialect"], capabilities)
     return bool(served_operations(model["architecture"]["output_modalities"], dialect))
+
+
+def _is_priced(pricing: Mapping[str, Any]) -> bool:
+    return any(Decimal(rate) > 0 for name, rate in pricing.items() if name != "overrides")
 
 
 def _insert(row: Mapping[str, Any], after: str, members: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,3 +114,7 @@ def _place(endpoint: Mapping[str, Any]) -> tuple[str, str, str, str]:
     return (
         endpoint["model"], endpoint["provider"], endpoint["upstream_model_id"], endpoint["region"],
     )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
