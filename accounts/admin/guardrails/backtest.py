@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Final
 from urllib.parse import urlencode
+from uuid import UUID
 
 from django import forms
 from django.core.exceptions import PermissionDenied
@@ -14,7 +18,7 @@ from django.utils.html import format_html
 
 from accounts.models import ApiKey, Guardrail
 from config.console.formatting import render_table
-from inference.reports.backtest import DAYS, REASONS, Backtest, Outcome, backtest
+from inference.reports.backtest import DAYS, REASONS, Outcome, backtest
 
 SEES_REQUESTS: Final = "inference.view_generation"
 # Keys that the result names one by one.
@@ -73,30 +77,33 @@ def answer_backtest(request: HttpRequest, form: Any, stored: Guardrail | None) -
         "refused": f"{found.refused:,}",
         "moved": f"{found.outcomes[Outcome.MOVED]:,}",
         "unknown": f"{found.outcomes[Outcome.UNKNOWN]:,}",
-        "reasons": _render_reasons(found),
-        "keys": _render_keys(found),
+        **render_refusals(found.reasons, found.keys, found.since),
     }
     return render(request, "admin/accounts/guardrail/tested.html", context)
 
 
-def _render_reasons(found: Backtest) -> str:
-    rows = ((REASONS[reason], f"{count:,}") for reason, count in found.reasons.most_common())
-    return render_table(("Reason", "Requests"), rows)
+def render_refusals(
+    reasons: Mapping[str, int], keys: Mapping[UUID, int], since: datetime | None = None
+) -> dict[str, str]:
+    """Renders why requests were refused, and the keys with the most, with links to generations.
 
-
-def _render_keys(found: Backtest) -> str:
-    """Renders the keys with the most refusals, with links to their generations of the time."""
-    most = found.keys.most_common(_NAMED)
-    keys = ApiKey.objects.in_bulk([key_id for key_id, _ in most])
+    ``since`` is when the first of these generations began.
+    """
+    most = Counter(keys).most_common(_NAMED)
+    named = ApiKey.objects.in_bulk([key_id for key_id, _ in most])
     url = reverse("admin:inference_generation_changelist")
-    since = found.since.strftime("%Y-%m-%d %H:%M:%S+00:00")
+    begin = {} if since is None else {"created_at__gte": since.strftime("%Y-%m-%d %H:%M:%S+00:00")}
     rows: list[tuple[Any, ...]] = []
     for key_id, count in most:
-        key = keys.get(key_id)
-        query = urlencode({"api_key__id__exact": str(key_id), "created_at__gte": since})
+        key = named.get(key_id)
+        query = urlencode({"api_key__id__exact": str(key_id), **begin})
         link = format_html('<a class="text-link" href="{}?{}">its generations</a>', url, query)
         rows.append((key.name if key else key_id, key.label if key else "", f"{count:,}", link))
-    if len(found.keys) > _NAMED:
-        rest = sum(found.keys.values()) - sum(count for _, count in most)
-        rows.append((f"{len(found.keys) - _NAMED:,} more keys", "", f"{rest:,}", ""))
-    return render_table(("Key", "Label", "Requests", "See"), rows)
+    if len(keys) > _NAMED:
+        rest = sum(keys.values()) - sum(count for _, count in most)
+        rows.append((f"{len(keys) - _NAMED:,} more keys", "", f"{rest:,}", ""))
+    counts = ((REASONS.get(each, each), f"{n:,}") for each, n in Counter(reasons).most_common())
+    return {
+        "reasons": render_table(("Reason", "Requests"), counts),
+        "keys": render_table(("Key", "Label", "Requests", "See"), rows),
+    }

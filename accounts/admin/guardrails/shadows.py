@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
 from django.template.loader import render_to_string
-from django.urls import reverse
-from django.utils.html import format_html
 
+from accounts.admin.guardrails.backtest import render_refusals
 from accounts.admin.guardrails.forms import LABELS
-from accounts.models import LIMITS, ApiKey, Guardrail, GuardrailShadow, ShadowNotFound
+from accounts.models import LIMITS, Guardrail, GuardrailShadow, ShadowNotFound
 from config.changes.proposals import Difference
 from config.console.formatting import nano_dollars, render_table
-from inference.reports.backtest import REASONS
 from inference.shadows.results import ShadowResult, read_result
-
-_NAMED: Final = 20
 
 
 def shadow_of(guardrail: Guardrail) -> GuardrailShadow | None:
@@ -40,8 +36,7 @@ def render_shadow(shadow: GuardrailShadow, *, with_counts: bool) -> str:
         "unread": f"{result.unread:,}" if result.unread else "",
         "changes": render_table(("Limit", "Enforced", "Shadow"), _find_changes(shadow)),
         "has_refusals": bool(result.refused),
-        "reasons": _render_reasons(result),
-        "keys": _render_keys(result),
+        **render_refusals(result.reasons, result.keys),
     }
     return render_to_string("admin/accounts/guardrail/shadow.html", context)
 
@@ -94,26 +89,3 @@ def show_limit(name: str, value: Any) -> str:
             for one in value
         )
     return str(value)
-
-
-def _render_reasons(result: ShadowResult) -> str:
-    rows = ((REASONS.get(name, name), f"{count:,}") for name, count in result.reasons.items())
-    return render_table(("Reason", "Requests"), rows)
-
-
-def _render_keys(result: ShadowResult) -> str:
-    most = list(result.keys.items())[:_NAMED]
-    keys = ApiKey.objects.in_bulk([key_id for key_id, _ in most])
-    url = reverse("admin:inference_generation_changelist")
-    rows = [
-        (
-            keys[key_id].name if key_id in keys else key_id,
-            f"{count:,}",
-            format_html(
-                '<a class="text-link" href="{}?api_key__id__exact={}">its generations</a>',
-                url, key_id,
-            ),
-        )
-        for key_id, count in most
-    ]  # fmt: skip
-    return render_table(("Key", "Requests", "See"), rows)
