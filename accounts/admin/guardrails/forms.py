@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Final
+from uuid import UUID
 
 from django import forms
 from django.contrib.admin.options import HORIZONTAL
@@ -184,30 +186,23 @@ class _SubjectsDialog(Dialog):
         label="Operation",
     )
 
-    def _find_guardrail(self) -> Guardrail | None:
-        return Guardrail.objects.filter(pk=parse_uuid(self.object_id)).first()
+    rows_of: ClassVar[Mapping[str, Callable[[UUID], Any]]]
 
-    def _url_of(self, what: str) -> str:
-        return reverse(f"admin:accounts_guardrail_{what}", args=[self.object_id])
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        guardrail = Guardrail.objects.filter(pk=parse_uuid(self.object_id)).first()
+        if guardrail is not None:
+            for name, rows_of in self.rows_of.items():
+                field: Any = self.fields[name]
+                url = reverse(f"admin:accounts_guardrail_{name}", args=[self.object_id])
+                field.search(rows_of(guardrail.organization_id), url)
 
 
 class KeysDialog(_SubjectsDialog):
     keys = RowsField(noun="key", label="API keys", label_of=label_key)
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        if (guardrail := self._find_guardrail()) is not None:
-            rows = keys_of(guardrail.organization_id)
-            field: Any = self.fields["keys"]
-            field.search(rows, self._url_of("keys"))
+    rows_of = {"keys": keys_of}
 
 
 class MembersDialog(_SubjectsDialog):
     members = RowsField(noun="member", label="Members", label_of=label_member)
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        if (guardrail := self._find_guardrail()) is not None:
-            rows = members_of(guardrail.organization_id)
-            field: Any = self.fields["members"]
-            field.search(rows, self._url_of("members"))
+    rows_of = {"members": members_of}
