@@ -77,10 +77,6 @@ class InheritWidget(RadioWidget):
         return {"true": True, "false": False}.get(data.get(name))
 
 
-def _switch(name: str) -> forms.NullBooleanField:
-    return forms.NullBooleanField(required=False, label=_SWITCHES[name], widget=InheritWidget())
-
-
 class GuardrailForm(CatalogueForm):
     """Takes the limits of a guardrail, each with its errors beside it."""
 
@@ -95,18 +91,6 @@ class GuardrailForm(CatalogueForm):
         widget=CheckboxesWidget(),
         help_text="Requests must arrive through the hosts of these regions. None marked: any host.",
     )
-    enforce_zdr_anthropic = _switch("enforce_zdr_anthropic")
-    enforce_zdr_google = _switch("enforce_zdr_google")
-    enforce_zdr_openai = _switch("enforce_zdr_openai")
-    enforce_zdr_xai = _switch("enforce_zdr_xai")
-    enforce_zdr_other = _switch("enforce_zdr_other")
-    enforce_zdr = _switch("enforce_zdr")
-    allow_safety_retention_google = _switch("allow_safety_retention_google")
-    allow_safety_retention_other = _switch("allow_safety_retention_other")
-    enable_free_model_publication = _switch("enable_free_model_publication")
-    enable_free_model_training = _switch("enable_free_model_training")
-    enable_paid_model_training = _switch("enable_paid_model_training")
-    require_private = _switch("require_private")
     limit = DollarsFormField(
         required=False,
         label="Budget in USD",
@@ -118,7 +102,10 @@ class GuardrailForm(CatalogueForm):
     backtest = ShownField("Before you save", BacktestWidget())
 
     class Meta:
-        widgets = {"description": TextareaWidget(attrs={"rows": 2})}
+        widgets: ClassVar[dict[str, Any]] = {
+            "description": TextareaWidget(attrs={"rows": 2}),
+            **dict.fromkeys(_SWITCHES, InheritWidget),
+        }
         # Pages without a form, and the limits of a shadow, take them from here too.
         labels = LABELS
 
