@@ -19,7 +19,7 @@ from catalog.models.aliases import MAX_TARGETS
 from catalog.pricing import Price
 from catalog.pricing.contract import render_lines, render_pricing
 from config.api.fields import StrictSerializer, StringField, make_serializer
-from config.api.openapi import envelope
+from config.api.openapi import ConstantField, envelope
 
 
 def _texts(**kwargs: Any) -> serializers.ListField:
@@ -226,7 +226,7 @@ class PublicEndpointSerializer(serializers.Serializer[ModelEndpoint]):
     pricing = PublicPricingSerializer(source="price.price")
     lines = LinesField(required=False)
     quantization = serializers.CharField(allow_null=True)
-    service_tier = serializers.SerializerMethodField()
+    service_tier = ConstantField(None, {"type": ["string", "null"]})
     supported_parameters = serializers.SerializerMethodField(
         help_text="Its own list, or its model's where it has none, without what its format lacks."
     )
@@ -234,9 +234,11 @@ class PublicEndpointSerializer(serializers.Serializer[ModelEndpoint]):
     abilities = make_serializer(Abilities, "EndpointAbilities")(
         required=False, help_text="Extension: what the endpoint states besides; absent of most."
     )
-    supports_implicit_caching = serializers.SerializerMethodField()
-    supports_diarization = serializers.SerializerMethodField()
-    native_tools = serializers.SerializerMethodField()
+    supports_implicit_caching = ConstantField(False, {"type": "boolean"})
+    supports_diarization = ConstantField(False, {"type": "boolean"})
+    native_tools = ConstantField(
+        {}, serializers.DictField(child=envelope("NativeTool", type=serializers.CharField()))
+    )
     latency_last_30m = serializers.SerializerMethodField(help_text="Milliseconds; streams only.")
     throughput_last_30m = serializers.SerializerMethodField(help_text="Tokens per second.")
     uptime_last_5m = serializers.SerializerMethodField(help_text="Percent.")
@@ -262,9 +264,6 @@ class PublicEndpointSerializer(serializers.Serializer[ModelEndpoint]):
     def get_max_prompt_tokens(self, endpoint: ModelEndpoint) -> int | None:
         return read_abilities(endpoint.abilities).max_prompt_tokens
 
-    def get_service_tier(self, endpoint: ModelEndpoint) -> str | None:
-        return None
-
     def get_supported_parameters(self, endpoint: ModelEndpoint) -> list[str]:
         capabilities, listed = endpoint.model.capabilities, endpoint.listed_parameters
         return dialects.keep_sent(endpoint.provider.dialect, capabilities, listed)
@@ -280,18 +279,6 @@ class PublicEndpointSerializer(serializers.Serializer[ModelEndpoint]):
             name: listed.get(name, is_chosen) if value is None else value
             for name, value in msgspec.structs.asdict(stated).items()
         }
-
-    def get_supports_implicit_caching(self, endpoint: ModelEndpoint) -> bool:
-        return False
-
-    def get_supports_diarization(self, endpoint: ModelEndpoint) -> bool:
-        return False
-
-    @extend_schema_field(
-        serializers.DictField(child=envelope("NativeTool", type=serializers.CharField()))
-    )
-    def get_native_tools(self, endpoint: ModelEndpoint) -> Any:
-        return {}
 
     @extend_schema_field(_PERCENTILES)
     def get_latency_last_30m(self, endpoint: ModelEndpoint) -> Any:

@@ -23,7 +23,7 @@ from accounts.models import Region
 from accounts.serializers.credentials import require_keys
 from accounts.serializers.workspaces import SamplingRateField
 from config.api.fields import ChoiceField, FlagField, StrictSerializer, StringField, UUIDField
-from config.api.openapi import envelope, list_envelope
+from config.api.openapi import ConstantField, envelope, list_envelope
 
 # The other types of the interface.
 _ELSEWHERE: Final = frozenset(
@@ -257,11 +257,11 @@ class DestinationSerializer(serializers.ModelSerializer[BroadcastDestination]):
     workspace_id = serializers.UUIDField()
     sampling_rate = serializers.FloatField()
     filter_rules = _RulesField(allow_null=True)
-    privacy_mode = serializers.SerializerMethodField()
+    privacy_mode = ConstantField(True, {"type": "boolean"})
     broadcast_generation_cost = serializers.BooleanField(source="has_cost")
     broadcast_generation_identity = serializers.BooleanField(source="has_identity")
     broadcast_generation_request_context = serializers.BooleanField(source="has_request_context")
-    broadcast_generation_cost_allocation = serializers.SerializerMethodField()
+    broadcast_generation_cost_allocation = ConstantField(False, {"type": "boolean"})
     delivery = _DeliverySerializer(source="progress", help_text="Extension.")
 
     class Meta:
@@ -296,12 +296,6 @@ class DestinationSerializer(serializers.ModelSerializer[BroadcastDestination]):
         if destination.header_names:
             config["headers"] = destination.shown_headers
         return config
-
-    def get_privacy_mode(self, destination: BroadcastDestination) -> bool:
-        return True
-
-    def get_broadcast_generation_cost_allocation(self, destination: BroadcastDestination) -> bool:
-        return False
 
 
 DestinationResponseSerializer = envelope(

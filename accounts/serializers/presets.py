@@ -11,7 +11,7 @@ from rest_framework.exceptions import ValidationError
 
 from accounts.models import Preset, PresetVersion
 from config.api.fields import ChoiceField, IntegerField, StrictSerializer, StringField
-from config.api.openapi import envelope, list_envelope
+from config.api.openapi import ConstantField, envelope, list_envelope
 
 
 @extend_schema_serializer(component_name="PresetVersion")
@@ -38,8 +38,10 @@ class PresetVersionSerializer(serializers.ModelSerializer[PresetVersion]):
 @extend_schema_serializer(component_name="Preset")
 class PresetSerializer(serializers.ModelSerializer[Preset]):
     workspace_id = serializers.UUIDField()
-    creator_user_id = serializers.SerializerMethodField(
-        help_text="Always null: a key makes presets, and versions name it."
+    creator_user_id = ConstantField(
+        None,
+        {"type": ["string", "null"]},
+        help_text="Always null: a key makes presets, and versions name it.",
     )
     designated_version_id = serializers.UUIDField(allow_null=True)
     status = serializers.ChoiceField(Preset.Status.choices)
@@ -51,10 +53,6 @@ class PresetSerializer(serializers.ModelSerializer[Preset]):
             "designated_version_id", "created_at", "updated_at", "status_updated_at",
         )  # fmt: skip
         read_only_fields = fields
-
-    @extend_schema_field({"type": ["string", "null"]})
-    def get_creator_user_id(self, preset: Preset) -> None:
-        return None
 
 
 @extend_schema_serializer(component_name="PresetWithDesignatedVersion")

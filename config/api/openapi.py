@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from drf_spectacular.drainage import set_override
 from drf_spectacular.extensions import OpenApiFilterExtension
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.plumbing import build_parameter_type
@@ -252,6 +253,18 @@ def creation(
 ) -> Callable[[_Method], _Method]:
     """Documents an operation that a repeated ``Idempotency-Key`` does not do again."""
     return operation(name, request, response, statuses, parameters=[IDEMPOTENCY_KEY])
+
+
+class ConstantField(serializers.ReadOnlyField):
+    """A member with the same value in each answer; ``schema`` describes it."""
+
+    def __init__(self, value: Any, schema: Any, **options: Any) -> None:
+        super().__init__(**options)
+        self._value = value
+        set_override(self, "field", schema)
+
+    def get_attribute(self, instance: Any) -> Any:
+        return self._value
 
 
 def envelope(name: str, **fields: serializers.Field[Any, Any, Any, Any]) -> Any:

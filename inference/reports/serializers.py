@@ -28,7 +28,7 @@ from config.api.fields import (
     StrictSerializer,
     StringField,
 )
-from config.api.openapi import envelope
+from config.api.openapi import ConstantField, envelope
 from config.api.params import MAX_LIST
 from config.api.text import CONTROL_CHARACTERS, NOT_STORABLE, parse_uuid
 from inference.exchange.metadata import shown_status
@@ -68,12 +68,11 @@ class _ProviderResponseSerializer(serializers.Serializer[Any]):
     provider_name = serializers.CharField(required=False)
 
 
-class _Absent(serializers.SerializerMethodField):
+class _Absent(ConstantField):
     """A field that this service does not support: always null, of the type that clients know."""
 
     def __init__(self, kind: str) -> None:
-        super().__init__(method_name="absent")
-        set_override(self, "field", {"type": [kind, "null"]})
+        super().__init__(None, {"type": [kind, "null"]})
 
 
 class _OptionalObject(serializers.Field[Any, Any, Any, Any]):
@@ -218,9 +217,6 @@ class GenerationSerializer(serializers.Serializer[Generation]):
     units = _OptionalObject(_find_units)
     cost_details = _OptionalObject(_split_cost)
     attestation = _AttestationSerializer(required=False)
-
-    def absent(self, generation: Generation) -> None:
-        return None
 
     @extend_schema_field({"type": "string", "enum": [*API_TYPES]})
     def get_api_type(self, generation: Generation) -> str:
