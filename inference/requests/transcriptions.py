@@ -21,6 +21,7 @@ from catalog.pricing import Usage
 from config.api.errors import InvalidRequest, PayloadTooLarge
 from inference.requests.limits import check_body
 from inference.requests.multipart import FieldKind, is_form, parse_form, to_json
+from inference.requests.operations.transcription import refuse_other_audio
 from inference.requests.parsing import InferenceRequest, parse
 from inference.requests.problems import explain_decode_error, field_error, missing_parts
 
@@ -107,7 +108,7 @@ def _read_form(content_type: str, body: bytes) -> tuple[bytes, FormPart]:
         if part.name != "file":
             raise field_error(part.name, "This route takes no such file.")
     if not files:
-        _refuse_url(fields.get("source_url"), "source_url")
+        refuse_other_audio(fields)
         raise missing_parts(fields, "file")
     if len(files) > 1:
         raise field_error("file", "The form has several files; send one.")
@@ -128,21 +129,16 @@ def _read_json(body: bytes) -> tuple[bytes, FormPart]:
     if "file" in fields:
         raise field_error("file", "Send it in a multipart form, or as input_audio.")
     if audio is None:
-        _refuse_url(fields.get("source_url"), "source_url")
+        refuse_other_audio(fields)
         raise missing_parts(fields, "input_audio")
     if audio.url:
-        _refuse_url(b'"url"', "input_audio.url")
+        raise field_error("input_audio.url", "No audio is downloaded here; send the audio itself.")
     if not audio.data or audio.format is None:
         lacking = [name for name in ("data", "format") if not getattr(audio, name)]
         raise missing_parts(fields, *(f"input_audio.{name}" for name in lacking))
     data = _decode_base64(audio.data)
     del fields["input_audio"]
     return _encode(fields), _make_file("input_audio.data", data, (audio.format,))
-
-
-def _refuse_url(raw: Any, name: str) -> None:
-    if raw is not None and bytes(raw) not in (b"null", b'""'):
-        raise field_error(name, "No audio is downloaded here; send the audio itself.")
 
 
 def _decode_base64(raw: msgspec.Raw) -> bytes:

@@ -37,7 +37,8 @@ SPEECH_DESCRIPTION: Final = (
 )
 TRANSCRIPTION_DESCRIPTION: Final = (
     "The body is a form with a `file` of up to 25 MB, or JSON with `input_audio` in Base64. "
-    "Nothing is downloaded: `url` and `source_url` are refused."
+    "No other audio is taken: `url`, `source_url`, `file_url`, `audio_url` and `file_id` are "
+    "refused."
 )
 AUDIO_CONTENT: Final = {
     f"audio/{name}": {"schema": {"type": "string", "contentMediaType": f"audio/{name}"}}

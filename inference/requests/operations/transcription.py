@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from catalog.dialects.shared.raw import is_unset
 from catalog.pricing import Usage
 from catalog.tokens import TextCounts
 from inference.requests.problems import field_error
@@ -13,6 +14,9 @@ from inference.requests.rows import Fields, RequestRow, count_texts, name_model
 from inference.requests.schemas import ProviderPreferences, Session, Slug, User
 
 MAX_TERMS: Final = 1_000
+# Names for audio that is not in the request: nobody has measured it, and a stored file may be
+# another tenant's.
+_OTHER_AUDIO: Final = ("source_url", "url", "file_url", "audio_url", "file_id")
 
 
 class InputAudio(msgspec.Struct, kw_only=True):
@@ -44,9 +48,15 @@ class TranscriptionRequest(msgspec.Struct, kw_only=True):
     stream: bool | None = None
 
 
+def refuse_other_audio(fields: Fields) -> None:
+    """Raises :class:`InvalidRequest` for a field that names audio outside of the request."""
+    for name in _OTHER_AUDIO:
+        if not is_unset(fields.get(name, msgspec.Raw())):
+            raise field_error(name, "Only audio in the request is taken; send the audio itself.")
+
+
 def _check(request: TranscriptionRequest, fields: Fields) -> None:
-    if request.source_url:
-        raise field_error("source_url", "No audio is downloaded here; send it as `file`.")
+    refuse_other_audio(fields)
     if request.diarize and request.response_format in (None, "json"):
         raise field_error("diarize", "Needs the response_format verbose_json.")
 
@@ -66,7 +76,7 @@ ROW: Final = RequestRow(
     answers_field="model",
     count_text=_count_text,
     estimate=_estimate,
-    left_out=frozenset(("source_url", "stream")),
+    left_out=frozenset((*_OTHER_AUDIO, "stream")),
     # Other audio than what was measured, and a format that no answer of the interface has.
-    reserved=frozenset(("file", "input_audio", "source_url", "response_format")),
+    reserved=frozenset((*_OTHER_AUDIO, "file", "input_audio", "response_format")),
 )

@@ -157,6 +157,8 @@ def test_the_next_provider_gets_the_whole_file(site: Site) -> None:
     assert [sent.body["file"]["size"] for sent in site.dialled()] == [len(SECOND)] * 2
 
 
+# Names for audio that was not sent, by which a provider would take another recording.
+OTHER_AUDIO: Final = ("url", "file_url", "audio_url", "file_id")
 WRONG_FORMS: list[tuple[dict[str, Any], Any, str]] = [
     ({"model": ""}, ("a.wav", SECOND), "model"),
     ({}, None, "file"),
@@ -172,6 +174,8 @@ WRONG_FORMS: list[tuple[dict[str, Any], Any, str]] = [
     ({"stream": "true"}, ("a.wav", SECOND), "stream"),
     ({"source_url": "https://example.com/a.wav"}, ("a.wav", SECOND), "source_url"),
     ({"source_url": "https://example.com/a.wav"}, None, "source_url"),
+    *(({name: "other"}, ("a.wav", SECOND), name) for name in OTHER_AUDIO),
+    ({"url": "https://example.com/a.wav"}, None, "url"),
     ({"provider": "{"}, ("a.wav", SECOND), "provider"),
     ({"model": ["a", "b"]}, ("a.wav", SECOND), "model"),
     ({"models": "a/b"}, ("a.wav", SECOND), "models"),
@@ -234,6 +238,9 @@ def test_all_missing_parts_are_named_at_once(
         ({"input_audio": {"data": 1, "format": "wav"}}, "input_audio.data"),
         ({"input_audio": {"url": "https://example.com/a.wav"}}, "input_audio.url"),
         ({"source_url": "https://example.com/a.wav"}, "source_url"),
+        *(({name: "other"}, name) for name in OTHER_AUDIO),
+        ({"file_id": ["other"]}, "file_id"),
+        ({"url": "https://example.com/a.wav", "input_audio": None}, "url"),
         ({"file": "UklG"}, "file"),
         ({"keyterms": ["a"] * 1_001}, "keyterms"),
         ({"keyterms": "a"}, "keyterms"),
@@ -246,6 +253,20 @@ def test_a_wrong_field_of_json_is_named(site: Site, fields: dict[str, Any], fiel
     publish(site)
     with unchanged():
         assert field in error_of(send_json(site, **fields), 400)["metadata"]["fields"]
+
+
+def test_a_name_for_other_audio_without_a_value_is_not_sent(site: Site) -> None:
+    publish(site)
+    unset: dict[str, Any] = {
+        "url": "",
+        "file_url": None,
+        "audio_url": [],
+        "file_id": {},
+        "source_url": "",
+    }
+    assert send_json(site, **unset).status_code == 200
+    [sent] = site.dialled()
+    assert sorted(sent.body) == ["file", "model"]
 
 
 @pytest.mark.parametrize(

@@ -542,6 +542,7 @@ def test_options_of_a_provider_cannot_change_priced_fields(name: str) -> None:
     ("operation", "names"),
     [
         (Operation.TRANSCRIPTION, ["file", "input_audio", "source_url", "response_format"]),
+        (Operation.TRANSCRIPTION, ["url", "file_url", "audio_url", "file_id"]),
         (Operation.SPEECH, ["response_format", "stream_format", "input_references"]),
         (Operation.IMAGES, ["response_format"]),
     ],
