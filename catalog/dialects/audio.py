@@ -45,8 +45,11 @@ _HEADER_BYTES: Final = 1_024
 # The bytes a second of common recordings, for an estimate.
 _COMMON: Final = {"mp3": 16_000, "amr": 1_500, "wav": 32_000, "flac": 32_000, "aac": 16_000}
 _COMMON_OF_OTHERS: Final = 8_000
-# The codecs of WAV whose bytes a second follow from their header: PCM, floats, A-law, mu-law.
-_PLAIN_CODECS: Final = frozenset((1, 3, 6, 7))
+# The codecs of WAV whose bytes a second follow from their header: PCM and floats, with the sizes of
+# their samples, and A-law and mu-law, whose samples are bytes whatever the header says.
+_PLAIN_CODECS: Final = frozenset((1, 3))
+_SAMPLE_BYTES: Final = frozenset((1, 2, 3, 4, 8))
+_BYTE_CODECS: Final = frozenset((6, 7))
 _EXTENSIBLE: Final = 0xFFFE
 _MS: Final = 1000
 # The longest sound that is believed is a year, so that sums stay in the range of the database.
@@ -234,24 +237,39 @@ def _measure_wav(data: Piece, tail: Piece, size: int) -> int | None:
     """Returns the milliseconds of a WAV file; ``None`` for a codec whose rate varies.
 
     The whole rest of the file counts as audio: the size in the header of a streamed file is unknown
-    or wrong.
+    or wrong. Of several formats the one with the longest sound counts: decoders take the first or
+    the last.
     """
-    at, rate = 12, 0
+    at = 12
+    rates: list[int] = []
     for _ in range(_MOST_CHUNKS):
         if at + 8 > len(data):
             break
         name, length = struct.unpack_from("<4sI", data, at)
         at += 8
-        if name == b"fmt " and at + 16 <= len(data):
-            codec, channels, samples, _, _, bits = struct.unpack_from("<HHIIHH", data, at)
-            if codec == _EXTENSIBLE and length >= 26 and at + 26 <= len(data):
-                [codec] = struct.unpack_from("<H", data, at + 24)
-            # The rate is calculated: the header's own may be anything.
-            rate = channels * samples * bits // 8 if codec in _PLAIN_CODECS else 0
+        if name == b"fmt ":
+            rates.append(_read_rate(data, at, length))
         elif name == b"data":
+            rate = min(rates, default=0)
             return _divide(size - at, rate) if rate else None
         at += length + length % 2
     return None
+
+
+def _read_rate(data: Piece, at: int, length: int) -> int:
+    """Returns the bytes a second of a format of WAV; 0 if they vary, or if it is none.
+
+    They are calculated: the header's own may be anything.
+    """
+    if length < 16 or at + 16 > len(data):
+        return 0
+    codec, channels, samples, _, _, bits = struct.unpack_from("<HHIIHH", data, at)
+    if codec == _EXTENSIBLE and length >= 26 and at + 26 <= len(data):
+        used, codec = struct.unpack_from("<H4xH", data, at + 18)
+        bits = used or bits
+    sample = 1 if codec in _BYTE_CODECS else (bits + 7) // 8 if codec in _PLAIN_CODECS else 0
+    rate: int = channels * samples * sample
+    return rate if sample in _SAMPLE_BYTES else 0
 
 
 def _measure_flac(data: Piece, tail: Piece, size: int) -> int | None:

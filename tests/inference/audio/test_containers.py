@@ -9,11 +9,17 @@ import pytest
 from catalog.dialects.audio import SoundMeter, find_extension, measure, read_plain_sound, recognize
 
 
-def wav(seconds: float, *, codec: int = 1, rate: int = 8_000, tail: bytes = b"") -> bytes:
+def wav(
+    seconds: float, *, codec: int = 1, rate: int = 8_000, bits: int = 16, tail: bytes = b""
+) -> bytes:
     data = bytes(int(seconds * rate) * 2)
-    head = struct.pack("<HHIIHH", codec, 1, rate, 1, 2, 16) + tail
+    head = struct.pack("<HHIIHH", codec, 1, rate, 1, 2, bits) + tail
     chunks = b"fmt " + struct.pack("<I", len(head)) + head + b"data" + struct.pack("<I", 7) + data
     return b"RIFF" + struct.pack("<I", 4 + len(chunks)) + b"WAVE" + chunks
+
+
+# A format with 36 times the bytes a second of `wav`.
+FAST = b"fmt " + struct.pack("<IHHIIHH", 16, 1, 2, 96_000, 1, 2, 24)
 
 
 def flac(samples: int, rate: int = 44_100) -> bytes:
@@ -134,9 +140,19 @@ def test_a_name_tells_the_extension(name: str, extension: str | None) -> None:
         (wav(1, codec=3), "wav", (1000, 1000)),
         (wav(1, codec=0xFFFE, tail=struct.pack("<HHIH", 22, 16, 0, 1) + bytes(14)), "wav",
          (1000, 1000)),
+        # Samples of A-law and mu-law are bytes, and a decoder takes the bits in use for the size.
+        (wav(1, codec=6, bits=592), "wav", (2000, 2000)),
+        (wav(1, codec=7), "wav", (2000, 2000)),
+        (wav(1, codec=0xFFFE, tail=struct.pack("<HHIH", 22, 8, 0, 1) + bytes(14)), "wav",
+         (2000, 2000)),
+        # One decoder takes the first format, another one the last.
+        (wav(1)[:12] + FAST + wav(1)[12:], "wav", (1000, 1000)),
+        (wav(1)[:36] + FAST + wav(1)[36:], "wav", (1000, 1000)),
         (flac(44_101), "flac", (1001, 1001)),
         # A codec of MP3 in WAV, and a FLAC of unknown length: the lowest rate bounds them.
         (wav(1, codec=0x55), "wav", (502, 16_044)),
+        # So they do where no sample has so many bits.
+        (wav(1, bits=592), "wav", (502, 16_044)),
         (flac(0), "flac", (2, 84)),
         (b"ID3" + bytes(15_997), "wav", (1000, 16_000)),
         (b"OggS" + bytes(996), "wav", (125, 2_000)),
@@ -158,6 +174,12 @@ def test_the_length_is_estimated_and_bounded(
         b"RIFF1234WAVEfmt \xff\xff\xff\xff",
         b"RIFF1234WAVE" + b"fmt \x10\x00\x00\x00" + bytes(16) + b"data\x00\x00\x00\x00x",
         b"RIFF1234WAVEdata\x00\x00\x00\x00" + bytes(1_000),
+        # The format ends before its bits.
+        b"RIFF1234WAVEfmt "
+        + struct.pack("<IHHIIH", 14, 1, 1, 1, 1, 1)
+        + b" \x00xx\x00\x00\x00\x00"
+        + b"data\x00\x00\x00\x00"
+        + bytes(1_000),
         b"fLaC",
     ],
 )
