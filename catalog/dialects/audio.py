@@ -73,6 +73,13 @@ _AAC_RATES: Final = (
 # The bytes of a header, and the frames that are counted: 43 minutes, and a tenth of a second.
 _FRAME_HEAD: Final = 7
 _MOST_FRAMES: Final = 100_000
+# The places without a frame at which the next one is searched, and the bytes of a search.
+_MOST_GAPS: Final = 10_000
+_SEARCHED: Final = 65_536
+_SYNC: Final = re.compile(rb"\xff")
+# A tag of ID3v1, which stands at the end of a file.
+_LAST_TAG: Final = b"TAG"
+_LAST_TAG_BYTES: Final = 128
 # The bytes of the beginning of a sound that are kept while it comes in pieces.
 _KEPT_HEAD: Final = 65_536
 # A page of Ogg is not longer.
@@ -285,17 +292,25 @@ def _measure_flac(data: Piece, tail: Piece, size: int) -> int | None:
 class SoundFrames:
     """Counts the frames of MPEG audio or AAC in a sound that may come in pieces.
 
-    Beyond a bound the frames so far stand for the others, because each takes a step.
+    What stands between frames is passed over, as decoders do: a tag, or anything else, of whatever
+    size it says that it is. Beyond a bound the frames so far stand for the others, because each
+    takes a step.
     """
 
-    __slots__ = ("_begin", "_kinds", "_left", "_rest", "_samples", "_size", "end")
+    __slots__ = (
+        "_begin", "_counted", "_end", "_gaps", "_kinds", "_left", "_rest", "_samples", "_size",
+        "_tag_end",
+    )  # fmt: skip
 
     def __init__(self) -> None:
-        # Where the frames so far begin and end, and the bytes of a header that is cut.
-        self._begin = self.end = -1
+        # Where the frames begin, how far they are read, and the bytes of a header that is cut.
+        self._begin = self._end = -1
         self._rest = b""
-        self._size = 0
-        self._left = _MOST_FRAMES
+        # The bytes of the sound so far, those of its frames, and where its latest tag ends.
+        self._size = self._counted = 0
+        self._tag_end = -1
+        # The frames and the gaps that may still be read; -1 frames once there were too many gaps.
+        self._left, self._gaps = _MOST_FRAMES, _MOST_GAPS
         self._samples: dict[int, int] = {}
         self._kinds: dict[bytes, SoundFrame | None] = {}
 
@@ -306,26 +321,36 @@ class SoundFrames:
 
     @property
     def uncounted(self) -> int:
-        """The bytes of the frames beyond the bound."""
-        return 0 if self._left else max(self._size - self.end, 0)
+        """The bytes that are in no frame that was counted, without the tags at both ends."""
+        last = _LAST_TAG_BYTES if self._tag_end == self._size else 0
+        return max(self._size - last - self._begin - self._counted, 0)
 
     def feed(self, data: Piece) -> None:
         if self._begin < 0:
-            self._begin = self.end = _skip_tag(data)
+            self._begin = self._end = _skip_tag(data)
         start = self._size - len(self._rest)
         if self._rest:
             data, self._rest = self._rest + bytes(data), b""
         self._size = start + len(data)
-        at, most = self.end - start, len(data) - _FRAME_HEAD
+        at, most = self._end - start, len(data) - _FRAME_HEAD
         while self._left > 0 and at <= most:
             frame = self._read(bytes(data[at : at + _FRAME_HEAD]))
             if frame is None:
-                self._left = -1
-                break
+                self._gaps -= 1
+                if not self._gaps:
+                    self._left = -1
+                    break
+                if bytes(data[at : at + len(_LAST_TAG)]) == _LAST_TAG:
+                    self._tag_end = start + at + _LAST_TAG_BYTES
+                end = min(at + _SEARCHED, len(data))
+                found = _SYNC.search(data, at + 1, end)
+                at = end if found is None else found.start()
+                continue
             self._samples[frame.rate] = self._samples.get(frame.rate, 0) + frame.samples
             self._left -= 1
+            self._counted += frame.size
             at += frame.size
-        self.end = start + at
+        self._end = start + at
         if self._left > 0:
             self._rest = bytes(data[at:])
 
@@ -339,15 +364,12 @@ class SoundFrames:
         return self._kinds[kind]
 
     def measure(self) -> int | None:
-        """Returns the milliseconds of the frames; ``None`` if most of the sound is none.
-
-        What follows the frames is a tag, or no audio; half a sound of it is something else.
-        """
-        counted, length = self.end - self._begin, self.length
-        if counted <= 0 or (self._left and self._size - self.end > counted):
+        """Returns the milliseconds of the frames; ``None`` if most of the sound is none."""
+        counted, length = self._counted, self.length
+        if not counted or (self._left and self.uncounted > counted):
             return None
-        if self.uncounted:
-            length = length * (counted + self.uncounted) // counted
+        if self._left <= 0:
+            length = length * (counted + max(self._size - self._end, 0)) // counted
         return length or None
 
 

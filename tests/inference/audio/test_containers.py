@@ -34,6 +34,10 @@ def mp3(frames: int, *, second: int = 0xFB, third: int = 0x90, tag: int = 0) -> 
     return head + (bytes((0xFF, second, third, 0)) + bytes(size - 4)) * frames
 
 
+ID3V1 = b"TAG" + bytes(125)
+ID3V2 = b"ID3\x04\0\0\0\0\x07\x74" + bytes(1_012)
+
+
 def adts(frames: int, *, rate: int = 4, size: int = 371) -> bytes:
     length = (0x80 | size >> 11, size >> 3 & 0xFF, (size & 7) << 5)
     return (bytes((0xFF, 0xF1, 0x40 | rate << 2, *length, 0xFC)) + bytes(size - 7)) * frames
@@ -74,7 +78,7 @@ def webm(size: int, length: bytes) -> bytes:
         (mp3(7_657, third=0x10), 200_020, True),
         (mp3(7_657, third=0xE0), 200_020, True),
         (mp3(7_657, tag=900), 200_020, True),
-        (mp3(7_657) + b"TAG" + bytes(125), 200_020, True),
+        (mp3(7_657) + ID3V1, 200_020, True),
         # MPEG 2 at 8 kbit/s and 24 kHz.
         (mp3(8_334, second=0xF3, third=0x14), 200_016, True),
         (ogg(OPUS, 200 * 48_000 + 312, 400_000), 200_000, False),
@@ -232,11 +236,29 @@ def test_frames_beyond_a_bound_are_not_counted() -> None:
     assert (found.estimate, found.bound) == (2_612_845, 2_612_245 + 24_000)
 
 
+@pytest.mark.parametrize("between", [b"\0", ID3V1, ID3V2])
+def test_all_parts_of_a_joined_file_are_counted(between: bytes) -> None:
+    # 400 frames of 320 kbit/s and 3,900 of 32 kbit/s; what is no frame counts in the bound alone.
+    sound = mp3(400, third=0xE0) + between + mp3(3_900, third=0x10) + ID3V1
+    length = (112_327, 112_327 + len(between))
+    assert measure(sound, "wav") == measure(memoryview(sound), "wav") == length
+
+
+def test_frames_behind_countless_gaps_are_estimated_by_those_before() -> None:
+    # The last gap and the 100 frames behind it are not read.
+    sound = mp3(200) + b"\xff" * 10_000 + mp3(100)
+    estimate = 5_225 * (83_400 + 41_701) // 83_400
+    assert measure(memoryview(sound), "wav") == (estimate, 5_225 + 10_000 + 41_700)
+
+
 @pytest.mark.parametrize("piece", [1, 7, 370, 65_536])
 @pytest.mark.parametrize(
     ("data", "length"),
     [
         (mp3(200), 5_225), (mp3(200, tag=900), 5_225), (adts(100), 2_322), (wav(2), 2_000),
+        # A server may send whole files, one after another.
+        (mp3(100) + ID3V1 + mp3(100), 5_225), (mp3(100, tag=900) * 2, 5_225),
+        (adts(50) + b"\0" + adts(50), 2_322),
         (flac(44_101) + bytes(9_000), 1_001), (ogg(OPUS, 2 * 48_000 + 312, 9_000), 2_000),
         (webm(9_000, b"\x44\x89\x88" + struct.pack(">d", 2_000)), 2_000),
         (webm(9_000, b""), None), (flac(0), None), (mp4(70_000), None), (mp3(2) + bytes(900), None),
