@@ -168,3 +168,26 @@ def test_tokens_that_a_provider_does_not_count_are_estimated(site: Site) -> None
     assert answer.json()["usage"]["completion_tokens"] == 2_580
     assert row.cost_nano == 2 * 1_000_000 + 2_580 * 10_000
     assert_in_order()
+
+
+def test_each_image_of_the_prompt_counts_in_its_estimate(site: Site) -> None:
+    site.publish("sim-picture-no-usage", price=factories.make_price("0.000001", "0"))
+    assert ask(site, input_references=[reference()] * 3).status_code == 200
+    row = site.settled()
+    assert (row.prompt_tokens, row.cost_nano, row.is_estimated) == (3_074, 3_074_000, True)
+    assert_in_order()
+
+
+@pytest.mark.parametrize(
+    ("fields", "images"),
+    [
+        ({}, 0),
+        ({"input_references": []}, 0),
+        ({"input_references": [reference()]}, 1),
+        ({"input_references": [reference()] * 16, "mask": reference()}, 17),
+        ({"input_references": [reference()] * 2, "markup": reference(), "mask": None}, 3),
+    ],
+)
+def test_an_image_of_the_prompt_counts_1024_tokens(fields: dict[str, Any], images: int) -> None:
+    body = json.dumps({"model": "a/b", "prompt": "x", **fields}).encode()
+    assert parsing.parse(Operation.IMAGES, body).text.tokens == images * 1_024

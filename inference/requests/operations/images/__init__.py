@@ -16,7 +16,7 @@ from catalog.dialects.shared.images.pictures import (
     read_members,
 )
 from catalog.dialects.shared.images.replies import IMAGE_TOKENS
-from catalog.dialects.shared.raw import read_text
+from catalog.dialects.shared.raw import first_byte, read_text
 from catalog.pricing import Usage
 from catalog.tokens import TextCounts
 from inference.requests.operations.images.schema import ImagesRequest, check_images
@@ -41,6 +41,8 @@ _RESERVED: Final = frozenset(
         "input_references", "mask", "markup",
     )
 )  # fmt: skip
+
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def _count_images(request: ImagesRequest) -> int:
@@ -70,9 +72,11 @@ def _find_images(request: ImagesRequest) -> Iterable[dict[str, msgspec.Raw]]:
 
 
 def _count_text(fields: Fields) -> TextCounts:
-    """Counts the prompt; an image counts 1,024 tokens."""
+    """Counts the prompt; each image counts 1,024 tokens."""
     counts = count_texts(fields["prompt"])
-    counts.tokens += _IMAGE_TOKENS * sum(is_given(fields.get(name)) for name in IMAGES)
+    for raw in (fields[name] for name in IMAGES if is_given(fields.get(name))):
+        images = len(_decode_list(raw)) if first_byte(raw) == b"[" else 1
+        counts.tokens += _IMAGE_TOKENS * images
     return counts
 
 
