@@ -208,6 +208,9 @@ class Attempts:
             or request.has_long_cache
             or request.native is not None
         )
+        # The bytes of the request that are read again to complete its answer.
+        has_completion = ROWS[request.operation].complete is not None
+        self._reread = request.size if has_completion else 0
         self._egress_client, self._workload = egress_client, workload
         self._watcher = watcher
         # The subject that the first attempt probes, while it has no outcome.
@@ -357,13 +360,18 @@ class Attempts:
 
     async def _read_reply(self, dialect: Dialect, response: OutboundResponse) -> Reply:
         body = self._answer = await self._workload.read_answer(response)
+        size = max(len(body), self._reread)
         try:
-            return await self._workload.run(
-                len(body), _parse_reply, dialect, self.candidate, self._request, self._names, body
+            reply = await self._workload.run(
+                size, _parse_reply, dialect, self.candidate, self._request, self._names, body
             )
         except BaseException:
             self._workload.forget_answer(body)
             raise
+        if reply.size > len(body):
+            # It repeats parts of the request, which are in memory again until they are sent.
+            self._workload.add(reply.size - len(body))
+        return reply
 
     async def open_stream(self, item: AffordableCandidate, dialect: Dialect) -> Stream:
         """Sends the request and waits for the first chunks of its stream."""
@@ -405,9 +413,9 @@ class Attempts:
         try:
             # The caller may have left while a thread parsed the answer.
             body = self._answer or await self._workload.read_answer(self.response)
-            dialect = _dialect_of(self.candidate, self._request)
+            dialect, size = _dialect_of(self.candidate, self._request), max(len(body), self._reread)
             return await self._workload.run(
-                len(body), _parse_reply, dialect, self.candidate, self._request, self._names, body
+                size, _parse_reply, dialect, self.candidate, self._request, self._names, body
             )
         except (TooManyRequests, Unavailable):
             raise egress.TooLarge from None

@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from catalog.dialects.base import InvalidReply, Ranked, Reply
+from catalog.dialects.shared.raw import first_byte, is_null
 from catalog.pricing import Usage
 from catalog.tokens import TextCounts
 from inference.requests.limits import MAX_ALL_CHOICES
@@ -25,7 +26,7 @@ _QUERY_TOKENS: Final = 256
 _UNIT_CHUNKS: Final = 100
 
 
-class RerankDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class RerankDocument(msgspec.Struct, forbid_unknown_fields=True):
     """A document with a text, an image (a URL or a data URI), or both."""
 
     text: str | None = None
@@ -49,6 +50,8 @@ class RerankRequest(msgspec.Struct, kw_only=True):
 
 
 _decode_documents = msgspec.json.Decoder(list[str | RerankDocument]).decode
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_limit = msgspec.json.Decoder(int | None).decode
 _decode_flag = msgspec.json.Decoder(bool | None).decode
 _NONE: Final = msgspec.Raw(b"null")
@@ -105,9 +108,10 @@ def _count_text(fields: Fields) -> TextCounts:
 def _complete(fields: Fields, reply: Reply) -> None:
     """Sorts the results, takes the best ones, and adds the documents that were sent.
 
-    Raises :class:`InvalidReply` unless each document has one result, or the best ``top_n`` do.
+    The size of the reply grows by theirs. Raises :class:`InvalidReply` unless each document has one
+    result, or the best ``top_n`` do.
     """
-    documents = _decode_documents(fields["documents"])
+    documents = _decode_list(fields["documents"])
     limit = _decode_limit(fields.get("top_n", _NONE)) or len(documents)
     has_documents = _decode_flag(fields.get("return_documents", _NONE)) is not False
     ranked: list[Ranked] = reply.fields["results"]
@@ -129,14 +133,19 @@ def _complete(fields: Fields, reply: Reply) -> None:
         for each in ranked
     ]
     reply.choices = len(ranked)
+    if has_documents:
+        reply.size += sum(len(documents[each.index]) for each in ranked)
     if reply.usage is not None and not reply.usage.searches:
         # Servers that count tokens do not count search units.
         least = _count_units(len(documents)).searches
         reply.usage = replace(reply.usage, searches=least)
 
 
-def _echo(document: str | RerankDocument) -> Any:
-    return {"text": document} if isinstance(document, str) else document
+def _echo(document: msgspec.Raw) -> Any:
+    """Returns a document in the form of an object; its text and its image are not decoded."""
+    if first_byte(document) == b'"':
+        return {"text": document}
+    return {name: raw for name, raw in _decode_members(document).items() if not is_null(raw)}
 
 
 ROW: Final = RequestRow(
