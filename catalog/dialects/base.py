@@ -211,7 +211,7 @@ class Reply(msgspec.Struct):
     several. ``sound`` is what of ``output_bytes`` stands for sound in an answer of chat.
     ``choices`` is the number of completions or vectors, ``size`` that of bytes.
     ``native_finish_reason`` is the provider's own word where no choice has it. ``notes`` say what
-    was repaired, and ``pictures`` is the number of pictures in an answer of chat.
+    was repaired, and ``pictures`` is the number of finished pictures.
     """
 
     fields: Fields
@@ -248,8 +248,8 @@ class Chunk(msgspec.Struct):
     are bytes that pass as they are: of an answer that is no JSON, such as audio, or of an event in
     the caller's format.
     ``native_finish_reason`` is the provider's own word where no choice has it, ``pictures`` the
-    number of pictures in a chunk of chat, and ``milliseconds`` the length that a whole sound says
-    it has, at its end.
+    number of finished pictures, and ``milliseconds`` the length that a whole sound says it has, at
+    its end.
     """
 
     fields: Fields

@@ -424,7 +424,7 @@ class Attempts:
         """Yields the further chunks of the latest attempt's stream, of ``limit`` bytes in all.
 
         An answer that is one JSON value is yielded whole: its usage may have counted already.
-        Raises :class:`TooLarge` as :meth:`receive_late_reply` does.
+        Raises :class:`TooLarge` for more, and as :meth:`receive_late_reply` does.
         """
         assert self.response is not None
         await accept_response(self.response, self.candidate, self._request)
@@ -440,9 +440,10 @@ class Attempts:
                 yield chunk
                 if chunk.is_done:
                     return
-        if limit > 0:
-            for chunk in reader.finish():
-                yield chunk
+        if limit <= 0:
+            raise egress.TooLarge
+        for chunk in reader.finish():
+            yield chunk
 
     def _open_reader(self, response: OutboundResponse) -> ChunkReader:
         request = self._request

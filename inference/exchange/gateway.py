@@ -486,7 +486,13 @@ class Exchange:
     async def _drain(self, error: BaseException) -> None:
         """Waits for the usage of a request that its caller has left; for a short time."""
         if isinstance(error, asyncio.CancelledError | CallerStuck) and self.outcome is None:
-            await drain(self.attempts, self._tally, is_stream=self._request.stream)
+            renderer = self._stream_renderer
+            await drain(
+                self.attempts,
+                self._tally,
+                is_stream=self._request.stream,
+                has_preview=renderer is not None and renderer.has_preview,
+            )
 
     async def _relay(self, stream: Stream, renderer: Renderer, deliver: Deliver) -> None:
         """Reads the upstream up to its end mark, and delivers the events of each read together.
@@ -671,7 +677,7 @@ async def _deliver_last(deliver: Deliver, event: bytes) -> None:
         raise CallerStuck from None
 
 
-async def drain(attempts: Attempts, tally: Tally, *, is_stream: bool) -> None:
+async def drain(attempts: Attempts, tally: Tally, *, is_stream: bool, has_preview: bool) -> None:
     """Reads what the upstream still sends, only for its usage, for at most two seconds.
 
     Leaving early must not be cheaper than staying, and the provider bills what it produced. The
@@ -680,15 +686,19 @@ async def drain(attempts: Attempts, tally: Tally, *, is_stream: bool) -> None:
     wait. The code that calls this closes the response and settles.
 
     An upstream that fails, or refuses the request, before anything was delivered is free, as it is
-    for a caller who stays.
+    for a caller who stays. ``has_preview`` says that the caller has a picture that is not finished.
     """
     tally.allow(attempts.candidate, attempts.item.max_tokens)
     if attempts.is_sent and not tally.has_last_usage:
-        await _read_rest(attempts, tally, is_stream=is_stream)
+        is_working = await _read_rest(attempts, tally, is_stream=is_stream)
+        if has_preview:
+            tally.add_preview(is_coming=is_working)
     tally.reported_cost_nano = read_reported_cost(tally)
 
 
-async def _read_rest(attempts: Attempts, tally: Tally, *, is_stream: bool) -> None:
+async def _read_rest(attempts: Attempts, tally: Tally, *, is_stream: bool) -> bool:
+    """Takes the usage of what still comes; returns whether the upstream still works then."""
+    is_working = True
     try:
         with suppress(TimeoutError, TooLarge):
             async with asyncio.timeout(_LATE_SECONDS):
@@ -696,11 +706,14 @@ async def _read_rest(attempts: Attempts, tally: Tally, *, is_stream: bool) -> No
                     await _drain_stream(attempts, tally)
                 else:
                     tally.add_unseen(await attempts.receive_late_reply())
+            is_working = False
     except FAILURES:
+        is_working = False
         _discard_failure(attempts, tally)
     if attempts.has_refusal:
         # The time was over before the refusal could be read.
         _discard_failure(attempts, tally)
+    return is_working
 
 
 def _discard_failure(attempts: Attempts, tally: Tally) -> None:

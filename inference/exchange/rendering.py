@@ -11,7 +11,7 @@ import msgspec
 
 from catalog.capabilities import NativeFormat
 from catalog.dialects.base import Chunk, Fields, NativeBody, Operation, Reply
-from catalog.dialects.shared.images.replies import split_reply
+from catalog.dialects.shared.images.replies import PARTIAL, split_reply
 from catalog.dialects.shared.raw import LONG_BYTES, Piece, encode_pieces
 from catalog.dialects.shared.reasoning import HiddenThoughts, hide_reasoning
 from catalog.pricing import Usage, nano_usd, usd
@@ -277,6 +277,11 @@ class Renderer:
     has_errors: ClassVar = True
     # Whether the answer has the format of the caller's interface already.
     is_native: ClassVar = False
+
+    @property
+    def has_preview(self) -> bool:
+        """Whether the last event is a preview of a picture that is not finished."""
+        return bool(self._last_fields.get("type") == PARTIAL)
 
     @property
     def has_own_errors(self) -> bool:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from catalog.dialects.audio import OUTPUT_BYTES, SPEECH_BYTES
 from catalog.dialects.base import Chunk, Reply
 from catalog.dialects.openai.members import normalize_finish_reasons
+from catalog.dialects.shared.images.replies import IMAGE_BYTES
 from catalog.operations import OPERATIONS
 from catalog.pricing import Billable, Costs, Usage, cost_nano, split_cost
 from catalog.pricing.usage import COMPLETION_PARTS, PIECES, PROMPT_PARTS
@@ -216,7 +217,7 @@ class Tally:
         self.reported_cost_nano: int | None = None
         self.output_bytes = 0
         self._characters = 0
-        # The pictures of an answer of chat, which no usage counts.
+        # The finished pictures of an answer, which no usage of chat counts.
         self._pictures = 0
         # What of ``output_bytes`` stands for the sound of an answer of chat.
         self._sound = 0
@@ -303,6 +304,16 @@ class Tally:
             has_finished = has_finished or self.finish_reason is not None
             self._add_usage(part, part.usage, has_finished=has_finished)
 
+    def add_preview(self, *, is_coming: bool) -> None:
+        """Counts the picture of which a caller who has left has a preview, if it is produced.
+
+        ``is_coming`` says that the upstream still works. A usage that came meanwhile counts it too.
+        """
+        is_counted = self.usage is not None and self.usage.output_images > self._pictures
+        if is_counted or is_coming:
+            self._pictures += 1
+            self.output_bytes += IMAGE_BYTES
+
     @property
     def has_last_usage(self) -> bool:
         """Returns whether no later usage would replace the present one."""
@@ -376,6 +387,10 @@ class Tally:
         )
         if sound and self._allowance.has_sound:
             return replace(estimate, audio_output=min(sound, estimate.completion))
+        if known.output_images:
+            pictures = min(self._pictures, known.output_images)
+            variant = known.image_variant if pictures else ""
+            return replace(estimate, output_images=pictures, image_variant=variant)
         if self._length is None:
             return estimate
         return replace(estimate, milliseconds=min(self._length, known.milliseconds))
@@ -383,8 +398,8 @@ class Tally:
     def count(self) -> Count:
         """Returns the usage so far, as far as it is believed: within what was allowed.
 
-        A usage that came before the end of the output may be too low. Its completion tokens are
-        then replaced by their estimate if that is higher.
+        A usage that came before the end of the output may be too low. Its completion tokens, and
+        its pictures, are then replaced by their estimate if that is higher.
         """
         usage = None if self.usage is None else self._believe(self.usage)
         if usage is not None and self._is_final:
@@ -400,10 +415,16 @@ class Tally:
         estimate = self.estimate()
         if usage is None:
             return Count(estimate, not self._has_length)
-        if usage.completion >= estimate.completion:
+        if (
+            usage.completion >= estimate.completion
+            and usage.output_images >= estimate.output_images
+        ):
             return Count(usage, False)
-        audio = max(usage.audio_output, estimate.audio_output)
-        return Count(replace(usage, completion=estimate.completion, audio_output=audio), True)
+        made = {
+            name: max(getattr(usage, name), getattr(estimate, name))
+            for name in ("completion", *_MADE)
+        }
+        return Count(replace(usage, **made), True)
 
     @property
     def _has_length(self) -> bool:

@@ -305,14 +305,18 @@ def test_the_sound_and_the_pictures_of_a_chat_are_journalled(
     assert tally.find_units(tally.estimate()) == units
 
 
-@pytest.mark.parametrize(("delivered", "images"), [(400, 0), (5_160, 1), (5_160 * 3, 2)])
+@pytest.mark.parametrize(
+    ("delivered", "pictures", "images"),
+    # Fifteen previews have the bytes of a picture, and make none.
+    [(400, 0, 0), (400 * 15, 0, 0), (5_160, 1, 1), (5_160 * 3, 3, 2)],
+)
 def test_images_that_were_delivered_without_a_usage_are_counted(
-    delivered: int, images: int
+    delivered: int, pictures: int, images: int
 ) -> None:
     body = b'{"model": "a/b", "prompt": "x", "stream": true, "n": 2, "size": "1K"}'
     tally = Tally(parsing.parse(Operation.IMAGES, body), Decimal(0))
     tally.allow(candidate(), 10_000)
-    tally.add(Chunk(fields={}, has_choices=True, output_bytes=delivered))
+    tally.add(Chunk(fields={}, has_choices=True, output_bytes=delivered, pictures=pictures))
     charged = tally.charge(Ending.CANCELLED, is_sent=True)
     assert charged is not None
     assert (charged.usage.output_images, charged.is_estimated) == (images, True)
@@ -320,3 +324,34 @@ def test_images_that_were_delivered_without_a_usage_are_counted(
     # The request said how many, and so does its journal.
     assert tally.find_units(tally.estimate()) is None
     assert charged.usage.image_variant == ("1K" if images else "")
+
+
+PREVIEW = Chunk(fields={}, has_choices=True, output_bytes=400)
+MADE = Usage(5, 4_160, output_images=1)
+
+
+@pytest.mark.parametrize(
+    ("late", "is_coming", "images", "completion", "is_estimated"),
+    [
+        (None, True, 1, 100 + 1_290, True),
+        (None, False, 0, 100, True),
+        # What came meanwhile says what the picture costs, or only that there is one.
+        (MADE, False, 1, 4_160, False),
+        (MADE, True, 1, 4_160, False),
+        (Usage(0, 0, output_images=1), False, 1, 100 + 1_290, True),
+    ],
+)
+def test_a_preview_counts_as_its_picture_for_a_caller_who_leaves(
+    late: Usage | None, is_coming: bool, images: int, completion: int, is_estimated: bool
+) -> None:
+    body = b'{"model": "a/b", "prompt": "x", "stream": true, "n": 2}'
+    tally = Tally(parsing.parse(Operation.IMAGES, body), Decimal(0))
+    tally.allow(candidate(completion="0.001"), 10_000)
+    tally.add(PREVIEW)
+    if late is not None:
+        tally.add_unseen(Chunk(fields={}, usage=late, finish_reason="stop", has_choices=True))
+    tally.add_preview(is_coming=is_coming)
+    charged = tally.charge(Ending.CANCELLED, is_sent=True)
+    assert charged is not None
+    found = charged.usage.output_images, charged.usage.completion, charged.is_estimated
+    assert found == (images, completion, is_estimated)

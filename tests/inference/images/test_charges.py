@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -14,9 +16,12 @@ from catalog.pricing.rules import Billable, Rule
 from config.credentials import Secret
 from inference.requests import parsing
 from tests.support import factories
+from tests.support.bodies.lines import dial, post_bytes
+from tests.support.inference.endings import notice, read_until
 from tests.support.inference.pictures import ENCODED, ROUTER, reference
 from tests.support.inference.site import Site
 from tests.support.ledger import assert_in_order
+from tests.support.upstreams.standing import standing_in
 from tests.support.upstreams.tls import answering, serving, trusted_context
 
 
@@ -191,3 +196,81 @@ def test_each_image_of_the_prompt_counts_in_its_estimate(site: Site) -> None:
 def test_an_image_of_the_prompt_counts_1024_tokens(fields: dict[str, Any], images: int) -> None:
     body = json.dumps({"model": "a/b", "prompt": "x", **fields}).encode()
     assert parsing.parse(Operation.IMAGES, body).text.tokens == images * 1_024
+
+
+THIRD: Final = b'"partial_image_index":2'
+BY_IMAGE: Final = by_image(_="0.04")
+BY_TOKEN: Final = factories.make_price("0", "0.00001")
+HEAD: Final = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n"
+EVENT: Final = (
+    'data: {"type": "image_generation.%s", "partial_image_index": %d, "b64_json": "%s"}\n\n'
+)
+
+
+def leave(site: Site, seen: bytes, **fields: Any) -> None:
+    """Asks for a stream of images, and leaves when it has come so far."""
+    body = {"model": site.model.slug, "prompt": "a cat", "stream": True, **fields}
+    with dial(site, post_bytes(site, body, path=ROUTER)) as line:
+        read_until(line, seen)
+    notice(site)
+
+
+@pytest.mark.parametrize(
+    ("price", "fields", "seen", "counted", "cost"),
+    [
+        (BY_IMAGE, {"partial_images": 3}, THIRD, (1, 300 + 1_290), 40_000_000),
+        (BY_TOKEN, {"partial_images": 3}, THIRD, (1, 300 + 1_290), 15_900_000),
+        # A finished image is sent with what follows it: the preview of the second one.
+        (BY_IMAGE, {"partial_images": 1, "n": 2}, b".completed", (2, 200 + 2 * 1_290), 80_000_000),
+    ],
+)
+def test_a_caller_who_leaves_with_a_preview_pays_for_its_image(
+    site: Site,
+    price: Price,
+    fields: dict[str, Any],
+    seen: bytes,
+    counted: tuple[int, int],
+    cost: int,
+) -> None:
+    site.publish("sim-picture-stream-cut", price=price)
+    leave(site, seen, **fields)
+    row = site.settled()
+    assert (row.status, row.is_estimated, row.cost_nano) == ("cancelled", True, cost)
+    assert (row.units["output_images"], row.completion_tokens) == counted
+    assert_in_order()
+
+
+@pytest.mark.parametrize("behaviour", ["sim-picture-stream-cut", "sim-picture-stream-error"])
+@pytest.mark.parametrize("stays", [False, True])
+def test_a_preview_of_an_image_that_fails_is_no_image(
+    site: Site, behaviour: str, *, stays: bool
+) -> None:
+    site.publish(behaviour, price=BY_IMAGE)
+    if stays:
+        site.upstream.release()
+        ask(site, stream=True, partial_images=3)
+    else:
+        leave(site, THIRD, partial_images=3)
+        site.upstream.release()
+    row = site.settled()
+    assert (row.status, row.cost_nano) == ("failed" if stays else "cancelled", 0)
+    assert_in_order()
+
+
+def test_a_long_image_that_comes_late_is_paid(site: Site) -> None:
+    has_left = threading.Event()
+    events = EVENT % ("partial_image", 0, ENCODED), EVENT % ("completed", 0, "A" * 2_000_000)
+
+    def paint(line: socket.socket, head: bytes, received: bytes) -> bool:
+        line.sendall((HEAD % sum(map(len, events)) + events[0]).encode())
+        assert has_left.wait(60)
+        line.sendall(events[1].encode())
+        return False
+
+    with standing_in(site.provider, paint):
+        site.publish("m", price=BY_IMAGE)
+        leave(site, b'"partial_image_index":0', partial_images=1)
+        has_left.set()
+        row = site.settled()
+    assert (row.status, row.is_estimated, row.cost_nano) == ("cancelled", True, 40_000_000)
+    assert_in_order()

@@ -24,7 +24,7 @@ COMPLETED: Final = "image_generation.completed"
 # Without a usage, an image counts 1,290 tokens, as Google documents it, at four bytes a token. A
 # partial image costs 100 tokens at OpenAI.
 IMAGE_TOKENS: Final = 1290
-_IMAGE_BYTES: Final = 4 * IMAGE_TOKENS
+IMAGE_BYTES: Final = 4 * IMAGE_TOKENS
 _PARTIAL_BYTES: Final = 4 * 100
 # OpenAI sends at most three partial images of each image.
 _PARTIALS: Final = 3
@@ -80,9 +80,10 @@ def build_reply(
         model=model,
         usage=usage,
         finish_reason="stop",
-        output_bytes=len(images) * _IMAGE_BYTES,
+        output_bytes=len(images) * IMAGE_BYTES,
         upstream_id=upstream_id,
         choices=len(images),
+        pictures=len(images),
     )
 
 
@@ -101,9 +102,10 @@ def split_reply(reply: Reply) -> list[Chunk]:
             model=reply.model,
             usage=reply.usage if position == len(images) else None,
             finish_reason="stop",
-            output_bytes=_IMAGE_BYTES,
+            output_bytes=IMAGE_BYTES,
             has_choices=True,
             upstream_id=reply.upstream_id,
+            pictures=1,
         )
         for position, image in enumerate(images, 1)
         if "b64_json" in image
@@ -171,9 +173,10 @@ class ImageEvents:
             fields={**_build_event(members), "type": COMPLETED},
             usage=usage,
             finish_reason="stop",
-            output_bytes=_IMAGE_BYTES,
+            output_bytes=IMAGE_BYTES,
             has_choices=True,
             upstream_id=upstream_id,
+            pictures=1,
         )
 
     def _add_up(self, usage: Usage | None) -> Usage | None:
