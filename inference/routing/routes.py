@@ -509,7 +509,7 @@ class CatalogSnapshot:
 class PrivateModel(NamedTuple):
     """A model that is private for an organization, because it has an endpoint of it, or had one.
 
-    ``provider_names`` are the slugs and display names of their providers, in lower case, and
+    ``provider_names`` are the slugs and names of its public providers, in lower case, and
     ``fallback`` is the strictest level that its endpoints set; ``None`` if none of them sets any.
     """
 

@@ -185,13 +185,10 @@ class OrganizationCopy:
             model = self._find_model(catalog, model_id)
             kept = self.kept_models.get(model_id, _NOTHING_KEPT)
             if model is not None:
-                found = (
-                    self.find_provider(key, catalog.providers) or self.gone_providers.get(key)
-                    for key in kept.providers
-                )
+                # A snapshot has the names of own providers for all models.
                 names = frozenset(
                     name.lower()
-                    for provider in found
+                    for provider in map(catalog.providers.get, kept.providers)
                     if provider is not None
                     for name in (provider.slug, provider.name)
                 )
