@@ -20,7 +20,6 @@ from config.clocks.clock import clock
 from config.database.replica.reading import read
 from endpoints.models import PrivateEndpoint
 from inference.models import DailyUsage, Generation, UsageDay
-from inference.reports.analytics import limit_statements
 from inference.reports.rollups import end_of, join_days, midnight
 
 ACTIVITY_DAYS: Final = 30
@@ -55,14 +54,13 @@ class Activity:
         """Returns a row for each date, model and endpoint with usage, the latest date first.
 
         Amounts are integers of nano-USD. Callers choose the names of end users, so the rows of
-        these are limited; raises :class:`InvalidRequest` for more, and :class:`RequestTimeout`.
+        these are limited; raises :class:`InvalidRequest` for more.
         """
-        with limit_statements():
-            rolled = set(UsageDay.objects.filter(day__in=self.days).values_list("day", flat=True))
-            found = [*self._read_sums(rolled), *self._sum_generations(set(self.days) - rolled)]
-            if self.group_by == "end_user" and len(found) > _MOST_ROWS:
-                raise refusal("group_by", _TOO_MANY)
-            names = permaslugs({row["endpoint_id"] for row in found})
+        rolled = set(UsageDay.objects.filter(day__in=self.days).values_list("day", flat=True))
+        found = [*self._read_sums(rolled), *self._sum_generations(set(self.days) - rolled)]
+        if self.group_by == "end_user" and len(found) > _MOST_ROWS:
+            raise refusal("group_by", _TOO_MANY)
+        names = permaslugs({row["endpoint_id"] for row in found})
         for row in found:
             # The endpoint of a stored sum may have been deleted.
             row["model_permaslug"] = names.get(row["endpoint_id"], row["model"])

@@ -45,7 +45,14 @@ from config.audit.context import record_reading
 from config.clocks.clock import clock
 from inference.models import Feedback, Generation
 from inference.reports.activity import ACTIVITY_DAYS, Activity, completed_days, permaslugs
-from inference.reports.analytics import DIMENSIONS, METRICS, OPERATORS, Granularity, Query
+from inference.reports.analytics import (
+    DIMENSIONS,
+    METRICS,
+    OPERATORS,
+    Granularity,
+    Query,
+    limit_statements,
+)
 from inference.reports.serializers import (
     ActivityResponseSerializer,
     ActivitySerializer,
@@ -309,7 +316,7 @@ class ActivityViewSet(ListModelMixin, OrganizationViewSet):
     pagination_class = WholeList
     schema_tag = "analytics"
 
-    @operation("getUserActivity", None, ActivityResponseSerializer, (400, 404))
+    @operation("getUserActivity", None, ActivityResponseSerializer, (400, 404, 408))
     def list(self, request: Request) -> Response:
         """Sums the last 30 completed UTC days: a row for each date, model and endpoint."""
         values = ActivityFilters.read(request)
@@ -335,7 +342,9 @@ class ActivityViewSet(ListModelMixin, OrganizationViewSet):
             end_user=values["end_user"],
             group_by=_GROUPS.get(values["group_by"]),
         )
-        return self.respond_with_page(activity.rows())
+        with limit_statements():
+            rows = activity.rows()
+        return self.respond_with_page(rows)
 
 
 class AnalyticsViewSet(OrganizationViewSet):
