@@ -415,9 +415,11 @@ async def read_refusal(
     # A limit of the account by a status that says something else, such as Groq's 413.
     named = infer_status(failure) if status in _MISNAMED else None
     meant = named if named in _BUSY else status
-    _hide_account(candidate, failure, meant)
+    fault = find_fault(status, reported, _read_facts(request))
+    if fault is None or meant in _BUSY:
+        _hide_account(candidate, failure, meant)
     message = failure.message
-    if (fault := find_fault(status, reported, _read_facts(request))) is not None:
+    if fault is not None:
         return _blame(fault, failure, status, metadata)
     if is_file_refused(status, failure):
         return UpstreamRefused(message, upstream_status=status, metadata=metadata)
