@@ -243,8 +243,9 @@ def test_a_caller_who_leaves_with_a_preview_pays_for_its_image(
 @pytest.mark.parametrize("behaviour", ["sim-picture-stream-cut", "sim-picture-stream-error"])
 @pytest.mark.parametrize("stays", [False, True])
 def test_a_preview_of_an_image_that_fails_is_no_image(
-    site: Site, behaviour: str, *, stays: bool
+    site: Site, monkeypatch: pytest.MonkeyPatch, behaviour: str, *, stays: bool
 ) -> None:
+    monkeypatch.setattr("inference.exchange.gateway._LATE_SECONDS", 60.0)
     site.publish(behaviour, price=BY_IMAGE)
     if stays:
         site.upstream.release()

@@ -109,12 +109,14 @@ def test_research_costs_what_the_provider_counts(
 )
 def test_leaving_before_the_first_byte_costs_what_staying_costs(
     site: Site,
+    monkeypatch: pytest.MonkeyPatch,
     sonar: Upstream,
     stream: bool,
     lines: list[dict[str, Any]],
     rates: dict[str, str],
     billed: tuple[int, dict[str, int] | None],
 ) -> None:
+    monkeypatch.setattr("inference.exchange.gateway._LATE_SECONDS", 60.0)
     publish(site, sonar, *lines, **rates)
     asked, may_answer = threading.Event(), threading.Event()
 

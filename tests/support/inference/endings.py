@@ -78,7 +78,9 @@ def connected(site: Site, **fields: Any) -> AbstractContextManager[socket.socket
 def read_until(line: socket.socket, mark: bytes) -> None:
     text = b""
     while mark not in text:
-        text += line.recv(65_536)
+        received = line.recv(65_536)
+        assert received, text[-500:]
+        text += received
 
 
 def hang_up(line: socket.socket) -> None:
