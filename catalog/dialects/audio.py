@@ -273,7 +273,8 @@ def _read_rate(data: Piece, at: int, length: int) -> int:
     codec, channels, samples, _, _, bits = struct.unpack_from("<HHIIHH", data, at)
     if codec == _EXTENSIBLE and length >= 26 and at + 26 <= len(data):
         used, codec = struct.unpack_from("<H4xH", data, at + 18)
-        bits = used or bits
+        # Sound of 24 bits in samples of 32 is common, and claims no other size.
+        bits = bits if (bits, used) == (32, 24) else used or bits
     sample = 1 if codec in _BYTE_CODECS else (bits + 7) // 8 if codec in _PLAIN_CODECS else 0
     rate: int = channels * samples * sample
     return rate if sample in _SAMPLE_BYTES else 0

@@ -149,6 +149,9 @@ def test_a_name_tells_the_extension(name: str, extension: str | None) -> None:
         (wav(1, codec=7), "wav", (2000, 2000)),
         (wav(1, codec=0xFFFE, tail=struct.pack("<HHIH", 22, 8, 0, 1) + bytes(14)), "wav",
          (2000, 2000)),
+        # 24 bits in samples of 32 are common.
+        (wav(1, codec=0xFFFE, bits=32, tail=struct.pack("<HHIH", 22, 24, 0, 1) + bytes(14)), "wav",
+         (500, 500)),
         # One decoder takes the first format, another one the last.
         (wav(1)[:12] + FAST + wav(1)[12:], "wav", (1000, 1000)),
         (wav(1)[:36] + FAST + wav(1)[36:], "wav", (1000, 1000)),
