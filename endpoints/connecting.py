@@ -389,8 +389,13 @@ def _remove(found: OwnInspection, made: _Made) -> None:
     if made.drafts:
         names = [row.canonical_slug for row in found.catalog.models]
         for model in LanguageModel.objects.filter(canonical_slug__in=names):
-            model.is_listed = False
-            model.save_fields("is_listed")
+            # The next connection gets the same names.
+            model.is_listed, model.slug, model.canonical_slug = (
+                False,
+                f"~{model.pk}",
+                f"~{model.pk}",
+            )
+            model.save_fields("is_listed", "slug", "canonical_slug")
     _narrow_reach(found, made)
 
 

@@ -295,6 +295,14 @@ def test_a_model_of_the_catalogue_is_not_named_by_the_host(
     assert LanguageModel.objects.get().name == "bge/sim-echo (Server)"
 
 
+def test_a_connection_that_fails_uses_up_no_name(tenant: Tenant, upstream: Simulator) -> None:
+    upstream.models_status = 404
+    arguments = arguments_of(tenant, upstream, "--allow", "--models")
+    assert "(missing_usage)" in refuse(*arguments, "bge/sim-echo,sim-no-usage")
+    assert_nothing_in_use(tenant)
+    assert connect(*arguments, "bge/sim-echo")[0]["models"] == ["server/sim-echo"]
+
+
 def test_a_new_model_has_no_name_of_another_one(tenant: Tenant, upstream: Simulator) -> None:
     factories.make_model("server/sim-echo", is_listed=False)
     factories.make_model("acme/echo", canonical_slug="server/sim-echo-2")
