@@ -505,7 +505,10 @@ def _leave_disabled(
     wanted = [model for model in models if model.upstream_id not in off]
     left = [off[model.upstream_id].model.slug for model in models if model.upstream_id in off]
     if not wanted:
-        raise ConnectRefused(_OFF.format(name_some(left)))
+        text = _OFF.format(name_some(left))
+        if wish.secret is not None:
+            text += " The key was not stored; replace the former one with PATCH /byok/{id} first."
+        raise ConnectRefused(text)
     return wanted, left
 
 

@@ -500,7 +500,14 @@ def test_what_an_owner_has_disabled_stays_so(tenant: Tenant, upstream: Simulator
     with snapshots.unchanged():
         for options in ((), ("--dry-run",)):
             arguments = arguments_of(tenant, upstream, "--models", "sim-echo", *options)
-            assert refuse(*arguments).startswith(said)
+            keyed = refuse(*arguments)
+            place = arguments.index("--key")
+            plain = refuse(*arguments[:place], *arguments[place + 2 :])
+            assert plain.startswith(said)
+            assert keyed == (
+                f"{plain} The key was not stored; replace the former one with PATCH /byok/{{id}} "
+                "first."
+            )
     models = "sim-echo,sim-extra"
     for options in (("--dry-run",), ()):
         arguments = arguments_of(tenant, upstream, "--models", models, *options)
