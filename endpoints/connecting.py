@@ -17,7 +17,7 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import Q
 
-from accounts.models import ByokCredential, Organization, Workspace
+from accounts.models import ByokCredential, CredentialNotFound, Organization, Workspace
 from catalog import imports
 from catalog.connecting.asking import Advice, ConnectRefused, Server, read_url
 from catalog.connecting.connect import (
@@ -376,7 +376,12 @@ def _remove(found: OwnInspection, made: _Made) -> None:
     if made.credential is not None:
         made.credential.remove()
     if made.rotated is not None and made.rotated[1] != NO_SECRET:
-        made.rotated[0].rotate(made.rotated[1])
+        credential, former = made.rotated
+        with suppress(CredentialNotFound), transaction.atomic():
+            credential.lock_present()
+            # Another one may have replaced it meanwhile.
+            if credential.reveal_or_none() == found.secret:
+                credential.rotate(former)
     if made.keyed is not None:
         with transaction.atomic():
             made.keyed.edit(is_keyless=True)

@@ -197,6 +197,38 @@ def test_a_key_that_is_replaced_while_the_server_is_asked_stays(
     assert ByokCredential.objects.get().reveal() == Secret(NEW)
 
 
+@pytest.mark.parametrize("others", ["do nothing", "replace it", "remove it"])
+def test_a_connection_that_fails_puts_back_no_key_that_others_have_changed(
+    tenant: Tenant, upstream: Simulator, others: str
+) -> None:
+    upstream.keys = {KEY, OTHER, NEW}
+    connect(*arguments_of(tenant, upstream, "--allow", "--models", "sim-echo"))
+
+    def change() -> None:
+        try:
+            wait_until_held(upstream)
+            credential = ByokCredential.objects.get()
+            assert credential.reveal() == Secret(NEW)
+            match others:
+                case "replace it":
+                    credential.rotate(Secret(OTHER))
+                case "remove it":
+                    credential.remove()
+        finally:
+            upstream.release(3)
+            connection.close()
+
+    arguments = arguments_of(tenant, upstream, "--models", "sim-extra,sim-held,sim-no-usage")
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(change)
+        refuse(*(NEW if each == KEY else each for each in arguments))
+        pending.result(60)
+    kept = {"do nothing": [KEY], "replace it": [OTHER], "remove it": []}[others]
+    present = ByokCredential.objects.filter(deleted_at=None)
+    assert [each.reveal().reveal() for each in present] == kept
+    assert not PrivateEndpoint.objects.filter(status="draft", deleted_at=None).exists()
+
+
 def test_an_organization_without_its_default_workspace_is_served(
     tenant: Tenant, upstream: Simulator
 ) -> None:
