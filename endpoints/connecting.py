@@ -252,7 +252,9 @@ def _store(found: OwnInspection) -> _Made:
         # Endpoints are locked before their organization.
         made.proven = _lock_proven(provider)
     _widen_reach(found, made)
-    imports.apply(found.catalog)
+    if found.catalog.models:
+        # An empty one would lock every row of the catalogue too.
+        imports.apply(found.catalog)
     if provider is None:
         provider = made.provider = PrivateProvider.objects.create_provider(
             organization_id=organization.pk,

@@ -15,6 +15,7 @@ from uuid import uuid4
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from accounts.models import ByokCredential, Organization, Workspace
 from catalog.connecting.servers import recognize
@@ -86,7 +87,10 @@ def assert_nothing_in_use(tenant: Tenant) -> None:
 
 def test_connect_activates_private_endpoints(tenant: Tenant, upstream: Simulator) -> None:
     arguments = arguments_of(tenant, upstream, "--allow", "--models", "sim-echo")
-    found, notes = connect(*arguments)
+    with CaptureQueriesContext(connection) as queries:
+        found, notes = connect(*arguments)
+    # The catalogue has nothing new, and is not locked.
+    assert not [each for each in queries if "causeway_catalogue" in each["sql"]]
     provider = PrivateProvider.objects.get()
     endpoint = PrivateEndpoint.objects.select_related("model", "price").get()
     assert found["provider"] == provider.slug
