@@ -151,9 +151,13 @@ def inspect(wish: ConnectWish) -> Inspection:
             "openrouter, or the URL of a server, such as http://127.0.0.1:11434/v1."
         )
     base_url = read_url(target).text
+    # A server that is stored under a slug of its own is connected again under it.
+    urls = [base_url, f"{base_url}/v1"]
+    stored = Provider.objects.filter(base_url__in=urls, dialect=DialectName.OPENAI)
+    is_own = stored.exclude(slug__in=address_of).exists()
     for slug, address in address_of.items():
-        if address is not None and is_same_place(base_url, address):
-            return _inspect_provider(wish, slug, bundle)
+        if not is_own and address is not None and is_same_place(base_url, address):
+            return _inspect_provider(wish, slug, bundle, base_url)
     return _inspect_server(wish, base_url, address_of.keys())
 
 
@@ -303,9 +307,10 @@ async def _try_some(
 
 def _inspect_server(wish: ConnectWish, base_url: str, bundled: Collection[str]) -> Inspection:
     """Asks a server of one's own; a new one gets no name of the ``bundled`` providers."""
-    stored = Provider.objects.filter(
+    rows = Provider.objects.filter(
         base_url__in=[base_url, f"{base_url}/v1"], dialect=DialectName.OPENAI
-    ).first()
+    )
+    stored = rows.exclude(slug__in=bundled).first() or rows.first()
     secret = wish.secret or stored_secret(stored) or NO_SECRET
     reach = _reach_of(wish, stored)
     server, kind, models, test = asyncio.run(
@@ -490,8 +495,13 @@ def _read_pricing(model: ServedModel) -> Pricing | None:
 # A provider of the bundle.
 
 
-def _inspect_provider(wish: ConnectWish, slug: str, bundle: Mapping[str, Any]) -> Inspection:
-    """Tries a provider of the bundle; its rows are new where it has no endpoint already."""
+def _inspect_provider(
+    wish: ConnectWish, slug: str, bundle: Mapping[str, Any], typed: str = ""
+) -> Inspection:
+    """Tries a provider of the bundle; its rows are new where it has no endpoint already.
+
+    ``typed`` is the base URL that a person gave instead of its name.
+    """
     stored = Provider.objects.filter(slug=slug).first()
     secret = wish.secret or stored_secret(stored)
     if secret is None:
@@ -504,6 +514,7 @@ def _inspect_provider(wish: ConnectWish, slug: str, bundle: Mapping[str, Any]) -
     tries = _rank(server, catalog)
     _release_database()
     reach, test = asyncio.run(_judge_and_try(server, tries, allows=wish.allows))
+    is_moved = typed not in ("", server.base_url)
     return Inspection(
         slug=slug,
         catalog=catalog if stored is None else _leave_known(catalog, stored),
@@ -511,6 +522,7 @@ def _inspect_provider(wish: ConnectWish, slug: str, bundle: Mapping[str, Any]) -
         secret=secret,
         reach=reach,
         test=test,
+        notes=[f"The provider {slug} of the bundle is called at {server.base_url}."] * is_moved,
     )
 
 

@@ -91,8 +91,11 @@ def test_a_provider_that_is_stored_keeps_its_prices(openai: Server) -> None:
     ],
 )
 def test_each_spelling_of_its_url_is_the_provider(openai: Server, url: str) -> None:
-    found = connect(url, "--key", KEY, "--models", "gpt-5-nano")
+    found, notes = commands.run_json("connect", url, "--key", KEY, "--models", "gpt-5-nano")
     assert (found["provider"], found["models"]) == ("openai", ["openai/gpt-5-nano"])
+    is_typed = url == "https://api.openai.com/v1"
+    called = "The provider openai of the bundle is called at https://api.openai.com/v1."
+    assert notes.splitlines() == ([] if is_typed else [called])
     provider = Provider.objects.get()
     assert (provider.name, provider.base_url) == ("OpenAI", "https://api.openai.com/v1")
     # The policy and the price are those of the bundle.
@@ -100,6 +103,20 @@ def test_each_spelling_of_its_url_is_the_provider(openai: Server, url: str) -> N
     endpoint = ModelEndpoint.objects.select_related("model", "price").get()
     assert endpoint.model.canonical_slug == "openai/gpt-5-nano-2025-08-07"
     assert f"{endpoint.price.completion.normalize():f}" == "0.0000004"
+
+
+@pytest.mark.parametrize("is_also_bundled", [False, True])
+def test_a_server_of_ones_own_at_its_url_stays_so(openai: Server, is_also_bundled: bool) -> None:
+    url = "https://api.openai.com/v1"
+    if is_also_bundled:
+        connect("openai", "--key", KEY, "--models", "gpt-5-nano")
+    factories.make_provider("our-openai", base_url=url)
+    arguments = ("--key", KEY, "--models", "gpt-5-nano")
+    for typed in (url, "https://api.openai.com"):
+        found = connect(typed, *arguments)
+        assert (found["provider"], found["models"]) == ("our-openai", ["our-openai/gpt-5-nano"])
+    # Its name is still that of the bundle.
+    assert connect("openai", *arguments)["provider"] == "openai"
 
 
 @pytest.mark.parametrize(
