@@ -172,7 +172,7 @@ def _require_host(
             host,
         )
         raise CheckFailed("base_url", Reason.INVALID_BASE_URL, upstream_message=reason)
-    if scope is HostScope.PERMITTED or _is_in_use(host, endpoint, credential):
+    if scope is HostScope.PERMITTED or _is_in_use(host, endpoint, credential, scope):
         return
     if scope is HostScope.NAMED:
         # Two people name the address of a private provider too, where this scope is in force.
@@ -205,13 +205,16 @@ def _refuse_new(
     )
 
 
-def _is_in_use(host: str, endpoint: PrivateEndpoint, credential: ByokCredential | None) -> bool:
-    """Returns whether an active endpoint was validated at the URL with the credential, if any."""
+def _is_in_use(
+    host: str, endpoint: PrivateEndpoint, credential: ByokCredential | None, scope: HostScope
+) -> bool:
+    """Returns whether an active endpoint was validated there with the credential, if any."""
     active = PrivateEndpoint.objects.for_organization(endpoint.organization_id).routable()
     active = active.filter(validation__host=host).select_related("private_provider")
     if credential is not None:
         active = active.filter(validation__credential=credential)
-    return any(each.upstream_url == endpoint.upstream_url for each in active)
+    is_same = scope is HostScope.NAMED  # that scope names hosts, and not URLs
+    return any(is_same or each.upstream_url == endpoint.upstream_url for each in active)
 
 
 def _may_call(credential: ByokCredential, model: LanguageModel) -> bool:

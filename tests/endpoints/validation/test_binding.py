@@ -290,6 +290,10 @@ def test_an_operator_alone_validates_only_where_others_have_named_the_host(
     assert validate(draft).passed
     draft.activate()
     ByokCredential.objects.update(bound_domains=None)
+    # Two people have named the host, and not its paths.
+    tried = validate(make_draft("simulator.test", path="/v1/other"), scope=HostScope.NAMED)
+    assert (tried.outcome, tried.host) == ("failed", "simulator.test")
+    ByokCredential.objects.update(bound_domains=None)
     other = make_draft("simulator.test")
     assert validate_alone(other)
     draft.disable()
