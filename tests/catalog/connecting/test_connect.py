@@ -352,10 +352,10 @@ def test_something_else_at_the_port_is_told() -> None:
 
 
 def drip(line: socket.socket, body: bytes) -> bool:
-    """Answers with the body after 100 spaces, each of which takes 50 ms."""
-    line.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (100 + len(body)))
+    """Answers with the body after 400 spaces, each of which takes 50 ms."""
+    line.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (400 + len(body)))
     line.settimeout(0.05)
-    for _ in range(100):
+    for _ in range(400):
         line.sendall(b" ")
         try:
             line.recv(1)
@@ -374,14 +374,14 @@ LATE = (
 
 
 def test_a_list_that_drips_is_not_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("catalog.connecting.asking._LIST_SECONDS", 1.0)
+    monkeypatch.setattr("catalog.connecting.asking._LIST_SECONDS", 4.0)
     body = json.dumps({"data": [{"id": "mine"}]}).encode()
     with serving(lambda line, head, received: drip(line, body)) as server:
         assert refuse(url_of(server), "--allow") == LATE.format(server.port)
 
 
 def test_an_answer_that_drips_is_not_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("catalog.connecting.connect._TRY_SECONDS", 1.0)
+    monkeypatch.setattr("catalog.connecting.connect._TRY_SECONDS", 4.0)
     script = answer_models([{"id": "a"}, {"id": "b"}])
 
     def drip_chats(line: socket.socket, head: bytes, received: bytes) -> bool:
