@@ -186,16 +186,17 @@ class PrivateProvider(BaseModel):
 
     def _require_free_address(self, base_url: str | None) -> None:
         inheriting = self._endpoints.filter(base_url=None)
-        advice = (
-            "Delete that endpoint first, or, unless it is disabled, give it a base_url of its own."
-        )
+        replace = "replace its deployment by one with a base_url of its own."
+        advice = {
+            "draft": "Delete that endpoint first, or give it a base_url of its own.",
+            "active": f"Delete that endpoint first, or {replace}",
+            "disabled": "Delete that endpoint first, or enable it and replace its deployment.",
+        }
         if base_url is not None:
-            inheriting = inheriting.filter(status="active")
-            advice = (
-                "Disable or delete that endpoint first, or replace its deployment by one with a "
-                "base_url of its own."
-            )
-        self._require_unused("base_url", inheriting, advice)
+            # A disabled one is validated again before it is enabled.
+            advice = {"active": f"Disable or delete that endpoint first, or {replace}"}
+        for status, text in advice.items():
+            self._require_unused("base_url", inheriting.filter(status=status), text)
 
     def _require_unused(self, field: str, endpoints: Any, advice: str) -> None:
         endpoint = endpoints.first()

@@ -281,9 +281,16 @@ def test_a_refusal_advises_what_is_possible(open_site: Site, manager: APIClient)
     replace = f"{disable}, or replace its deployment by one with a base_url of its own."
     assert_advised(address, {"keyless": False}, f"{disable}.")
     assert_advised(address, {"base_url": elsewhere}, replace)
+    delete = "{} and uses it. Delete that endpoint first, or {}."
+    nowhere: dict[str, Any] = {"base_url": None}
+    replace = "replace its deployment by one with a base_url of its own"
+    assert_advised(address, nowhere, delete.format("active", replace))
     assert manager.post(f"{path}/disable").status_code == 200
-    delete = " is disabled and uses it. Delete that endpoint first, or, unless it is disabled, "
-    assert_advised(address, {"base_url": None}, f"{delete}give it a base_url of its own.")
+    again = "enable it and replace its deployment"
+    assert_advised(address, nowhere, delete.format("disabled", again))
+    draft = f"{ENDPOINTS}/{manager.post(ENDPOINTS, body_of(site)).json()['data']['id']}"
+    assert_advised(address, nowhere, delete.format("draft", "give it a base_url of its own"))
+    assert manager.delete(draft).status_code == 200
     enable = "Enable it and send activate too, or delete it and create it anew."
     own: dict[str, Any] = {"base_url": site.upstream.base_url}
     assert_advised(path, own, f"can be changed in a draft only. {enable}")
