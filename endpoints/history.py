@@ -246,6 +246,9 @@ def _name_changes(changes: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
     for field_name, title in _STAMPS.items():
         if (change := changes.get(field_name)) is not None:
             return (title if change["is"] else "recovered"), ""
+    if set(changes) == {"tested_parameters"}:
+        # A validation has learned them, and nobody has edited.
+        return "tested", ""
     return "edited", ""
 
 

@@ -86,6 +86,21 @@ def test_the_history_says_who_changed_the_price_and_the_limits(
     ]
 
 
+def test_the_history_says_that_parameters_were_tested_and_not_edited(
+    make_draft: Draft, model: LanguageModel
+) -> None:
+    endpoint = make_draft(model)
+    with acting_as("key of ann", "test"):
+        endpoint.tested_parameters = ["tools"]
+        endpoint.save_fields("tested_parameters")
+        # What an edit takes away was edited.
+        endpoint.edit(upstream_model_id="falcon-9")
+    (edited, tested, _) = events(endpoint)
+    assert (tested.title, tested.by) == ("tested", "key of ann")
+    assert tested.text == "tested_parameters: – → tools"
+    assert edited.title == "edited"
+
+
 def test_the_list_shows_the_last_validation_and_the_declarations(
     operator: Client, make_draft: Draft, model: LanguageModel, credential: ByokCredential
 ) -> None:
