@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.factories import Tenant
 from tests.support.machine.waiting import wait_until
 from tests.support.suite import meter
 from tests.support.suite.meter import Cost
-from tests.support.suite.reach import TESTS
+from tests.support.suite.reach import ROOT, TESTS
 from tests.support.suite.tiers import Rules, Selection, Tier
 
 RULES = Rules(
@@ -20,6 +22,21 @@ RULES = Rules(
     dear={"tests/a/test_a.py::test_old": 1.0, "tests/a/test_a.py::test_again": 2.0},
     release={},
 )
+
+PARENT = """
+import os, subprocess, sys
+from tests.support.suite.meter import has_children
+
+found = [has_children()]
+child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+found.append(has_children())
+child.stdin.write(b"end\\n")
+child.stdin.close()
+os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+found.append(has_children())
+child.wait()
+print(*found, has_children())
+"""
 
 
 @pytest.fixture
@@ -117,6 +134,32 @@ def test_the_time_of_a_child_counts_while_it_runs() -> None:
         parent.communicate()
     assert (round(own, 1) >= 0.2, of_children) == (True, 0.0)
     assert meter.sum_descendants(parent.pid) == 0
+
+
+def test_a_process_knows_whether_it_has_a_child(tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    found = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert found.stdout.split() == ["False", "True", "True", "False"]
+
+
+@pytest.mark.parametrize("may", [False, pytest.param(True, marks=pytest.mark.django_db)])
+def test_the_sessions_are_read_after_a_test_that_may_have_some(
+    request: pytest.FixtureRequest, may: bool
+) -> None:
+    assert meter.may_have_sessions(request.node) is may
+
+
+def test_the_sessions_are_read_after_a_test_with_rows(
+    request: pytest.FixtureRequest, tenant: Tenant
+) -> None:
+    assert meter.may_have_sessions(request.node)
 
 
 def test_a_process_that_ends_unread_takes_no_cost_away() -> None:

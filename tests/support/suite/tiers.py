@@ -145,20 +145,13 @@ def find_functions_beyond(tier: Tier, rules: Rules, sources: Sources) -> set[str
 
 @dataclass
 class ProcessGuard:
-    """Refuses to start a process while it is closed, and remembers each attempt.
-
-    ``is_used`` says whether this process has ever started another one.
-    """
+    """Refuses to start a process while it is closed, and remembers each attempt."""
 
     is_closed: bool = False
-    is_used: bool = False
     attempts: list[str] = field(default_factory=list)
 
     def watch(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event not in _BEGINNINGS:
-            return
-        self.is_used = True
-        if self.is_closed:
+        if self.is_closed and event in _BEGINNINGS:
             what = f"{event} {' '.join(map(str, arguments[:2]))}"[:200]
             self.attempts.append(what)
             raise PermissionError(f"The quick tier starts no process: {what}")
