@@ -33,7 +33,7 @@ from tests.support.suite.tiers import (
 
 RULES = Rules(
     core=frozenset({"tests/a/test_a.py::test_core", "tests/a/test_a.py::test_cases[one]"}),
-    sampled={"tests/a/test_a.py::test_table": 2},
+    sampled={"tests/a/test_a.py::test_table": 9},
     dear={"tests/a/test_a.py::test_dear": 0.4, "tests/a/test_a.py::test_some[dear]": 3.2},
     release={},
 )
@@ -143,7 +143,8 @@ def test_a_sampled_table_has_other_cases_with_another_seed(tier: Tier) -> None:
     tests = dict.fromkeys([*cases_of("test_table"), "tests/a/test_a.py::test_a"], False)
     selection = Selection(RULES, tier)
     drawn = [tests.keys() - selection.draw(tests, seed) for seed in (1, 2)]
-    assert [len(each) for each in drawn] == [3, 3]
+    number = {Tier.QUICK: CASES[Tier.QUICK], Tier.FULL: 9}[tier] + 1
+    assert [len(each) for each in drawn] == [number, number]
     assert drawn[0] != drawn[1]
     assert drawn[0] == tests.keys() - selection.draw(dict(reversed(tests.items())), 1)
 
@@ -153,9 +154,12 @@ def test_a_sampled_table_has_other_cases_with_another_seed(tier: Tier) -> None:
     [
         (Tier.QUICK, "test_rows", True, CASES[Tier.QUICK]),
         (Tier.QUICK, "test_parser", False, 50),
+        (Tier.QUICK, "test_table", False, CASES[Tier.QUICK]),
         (Tier.QUICK, "test_core", True, 50),
         (Tier.FULL, "test_rows", True, CASES[Tier.FULL]),
         (Tier.FULL, "test_parser", False, 50),
+        (Tier.FULL, "test_table", False, 9),
+        (Tier.FULL, "test_table", True, CASES[Tier.FULL]),
         (Tier.FULL, "test_core", True, 50),
         (Tier.RELEASE, "test_table", True, 50),
         (None, "test_table", True, 50),

@@ -7,9 +7,10 @@
 | release | all |
 
 Of a function that uses the database, quick and full have at most as many cases as ``CASES``
-says, and fewer of the functions under ``sampled`` in ``tests/tiers.toml``. Of the examples of a
-property and of the pages of a crawl they try a part (``DIVISORS``). The seed of a run draws them,
-and it is the commit's: with each commit other cases run.
+says. Of the functions under ``sampled`` in ``tests/tiers.toml`` they have at most the number there,
+and quick as many as of a function that uses the database. Of the examples of a property and of the
+pages of a crawl they try a part (``DIVISORS``). The seed of a run draws them, and it is the
+commit's: with each commit other cases run.
 
 A run is quick unless it has an option or names a path: what a path names runs, whatever its tier.
 Nobody marks a test. ``reach`` reads from the sources what a test can start, ``tests/costs.toml``
@@ -204,7 +205,8 @@ class Selection:
         for function, cases in tables.items():
             number = self.rules.sampled.get(function, len(cases))
             is_core = self.rules.core & {function, *cases}
-            if tests[cases[0]] and not is_core:
+            is_few = tests[cases[0]] or (self.tier is Tier.QUICK and function in self.rules.sampled)
+            if is_few and not is_core:
                 number = min(number, CASES[self.tier])
             if number < len(cases):
                 left.update(set(cases).difference(chance.sample(cases, number)))
