@@ -60,7 +60,7 @@ class Tier(IntEnum):
 
 
 # How many cases a tier has of a function that uses the database; the release has all.
-CASES: Final = {Tier.QUICK: 3, Tier.FULL: 8}
+CASES: Final = {Tier.QUICK: 2, Tier.FULL: 8}
 # By what a tier divides the examples of a property and the pages of a crawl.
 DIVISORS: Final = {Tier.QUICK.name: 10, Tier.FULL.name: 4}
 # The seconds after which a test is ended because it hangs. One that starts processes takes minutes
