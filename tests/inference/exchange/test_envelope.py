@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -15,7 +16,9 @@ from accounts.models import ApiKey
 from tests.support.bodies.lines import dial, post_bytes
 from tests.support.inference.site import CHAT, TEXT, Site
 
-ROUTES = pytest.mark.parametrize("path", [CHAT, TEXT])
+MISSING = "Authentication is missing or invalid. Send 'Authorization: Bearer <API key>'."
+WRONG = "The API key is not valid."
+STRANGE_HOSTS = ("bad.test", "localhost.bad.test", "xlocalhost", "localhost@bad", "a b", "::1", "")
 
 
 def envelope(code: int, message: str, error_type: str, **metadata: Any) -> dict[str, Any]:
@@ -44,108 +47,81 @@ def assert_refused(
     assert answer.json() == envelope(code, message, error_type, **metadata)
 
 
-@ROUTES
-def test_a_request_without_a_valid_key_is_refused(site: Site, path: str) -> None:
-    site.publish()
-    missing = "Authentication is missing or invalid. Send 'Authorization: Bearer <API key>'."
-    wrong = "The API key is not valid."
-    key = site.tenant.api_key
-    for authorization, message in (
-        (None, missing),
-        ("", missing),
-        ("Basic dTpw", missing),
-        ("Bearer", missing),
-        ("Bearer ", missing),
-        ("Bearer wrong", wrong),
-        (f"Bearer {key}x", wrong),
-        (f"Bearer {key[:-1]}", wrong),
-        (f"Bearer {key},Bearer {key}", missing),
-        (key, missing),
-    ):
-        headers = {} if authorization is None else {"Authorization": authorization}
-        answer = requests.post(
-            f"{site.server}{path}", json=site.chat_body(prompt="x"), headers=headers, timeout=60
-        )
-        assert_refused(answer, 401, message, "authentication")
-        assert answer.headers["WWW-Authenticate"] == "Bearer"
-        assert answer.headers["Content-Type"] == "application/json"
-        assert len(answer.headers["X-Request-Id"]) == 16
-        assert "X-Generation-Id" not in answer.headers
+def test_a_caller_without_one_valid_inference_key_is_refused(published: Site) -> None:
+    site, key = published, published.tenant.api_key
+    for path in (CHAT, TEXT):
+        for authorization, message in (
+            (None, MISSING),
+            ("", MISSING),
+            ("Basic dTpw", MISSING),
+            ("Bearer", MISSING),
+            ("Bearer ", MISSING),
+            ("Bearer wrong", WRONG),
+            (f"Bearer {key}x", WRONG),
+            (f"Bearer {key[:-1]}", WRONG),
+            (f"Bearer {key},Bearer {key}", MISSING),
+            (key, MISSING),
+        ):
+            headers = {} if authorization is None else {"Authorization": authorization}
+            answer = requests.post(
+                f"{site.server}{path}", json=site.chat_body(prompt="x"), headers=headers, timeout=60
+            )
+            assert_refused(answer, 401, message, "authentication")
+            assert answer.headers["WWW-Authenticate"] == "Bearer"
+            assert answer.headers["Content-Type"] == "application/json"
+            assert len(answer.headers["X-Request-Id"]) == 16
+            assert "X-Generation-Id" not in answer.headers
+        # A management key cannot call inference.
+        answer = site.post(site.chat_body(prompt="x"), path=path, key=site.tenant.management_key)
+        message = "Management keys cannot call inference; use an inference key."
+        assert_refused(answer, 403, message, "permission_denied")
+    # Two Authorization headers are refused.
+    second = f"Authorization: Bearer {key}"
+    status, received, body = raw(site, post_bytes(site, site.chat_body(), second))
+    assert (status, received["www-authenticate"]) == (401, "Bearer")
+    assert json.loads(body) == envelope(401, "Send one Authorization header.", "authentication")
+    # A disabled, an expired and a deleted key are refused.
+    stored = ApiKey.objects.filter(name="inference")
+    stored.update(disabled=True)
+    assert_refused(site.chat(), 401, "The API key is disabled.", "authentication")
+    stored.update(disabled=False, expires_at=timezone.now() - timedelta(seconds=30))
+    assert_refused(site.chat(), 401, "The API key has expired.", "authentication")
+    stored.get().delete()
+    assert_refused(site.chat(), 401, WRONG, "authentication")
     site.assert_nothing_happened()
 
 
-def test_a_deleted_key_is_refused(site: Site) -> None:
-    ApiKey.objects.get(name="inference").delete()
-    assert_refused(site.chat(), 401, "The API key is not valid.", "authentication")
-    site.assert_nothing_happened()
-
-
-def test_two_authorization_headers_are_refused(site: Site) -> None:
-    site.publish()
-    second = f"Authorization: Bearer {site.tenant.api_key}"
-    status, headers, answer = raw(site, post_bytes(site, site.chat_body(), second))
-    assert status == 401
-    assert json.loads(answer) == envelope(401, "Send one Authorization header.", "authentication")
-    assert headers["www-authenticate"] == "Bearer"
-    site.assert_nothing_happened()
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"disabled": True}, "The API key is disabled."),
-        ({"expires_at": timezone.now()}, "The API key has expired."),
-    ],
-)
-def test_a_disabled_or_expired_key_is_refused(
-    site: Site, changes: dict[str, Any], message: str
-) -> None:
-    site.publish()
-    ApiKey.objects.filter(name="inference").update(**changes)
-    assert_refused(site.chat(), 401, message, "authentication")
-    site.assert_nothing_happened()
-
-
-@ROUTES
-def test_a_management_key_cannot_call_inference(site: Site, path: str) -> None:
-    site.publish()
-    answer = site.post(site.chat_body(prompt="x"), path=path, key=site.tenant.management_key)
-    message = "Management keys cannot call inference; use an inference key."
-    assert_refused(answer, 403, message, "permission_denied")
-    site.assert_nothing_happened()
-
-
-@ROUTES
-def test_only_post_is_allowed(site: Site, path: str) -> None:
-    for method in ("GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"):
-        answer = requests.request(
-            method,
-            f"{site.server}{path}",
-            headers={"Authorization": f"Bearer {site.tenant.api_key}"},
-            timeout=60,
-        )
-        assert answer.status_code == 405
-        assert answer.headers["Allow"] == "POST"
-        if method == "HEAD":
-            assert answer.content == b""
-        else:
-            assert_refused(answer, 405, "This method is not allowed here.", "invalid_request")
-    site.assert_nothing_happened()
-
-
-@ROUTES
-@pytest.mark.parametrize(
-    "host", ["bad.test", "localhost.bad.test", "xlocalhost", "localhost@bad", "a b", "::1", ""]
-)
-def test_a_host_that_is_not_served_is_refused(site: Site, path: str, host: str) -> None:
-    site.publish()
-    body = site.chat_body(prompt="x")
-    for _ in range(2):
-        status, _, answer = raw(site, post_bytes(site, body, path=path, host=host))
-        assert status == 400
-        assert json.loads(answer) == envelope(
-            400, "This host name is not served here.", "invalid_request"
-        )
+def test_a_request_to_a_wrong_address_is_refused(published: Site) -> None:
+    site, body = published, published.chat_body(prompt="x")
+    for path in (CHAT, TEXT):
+        # Only POST is allowed.
+        for method in ("GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS"):
+            answer = requests.request(
+                method,
+                f"{site.server}{path}",
+                headers={"Authorization": f"Bearer {site.tenant.api_key}"},
+                timeout=60,
+            )
+            assert answer.status_code == 405
+            assert answer.headers["Allow"] == "POST"
+            if method == "HEAD":
+                assert answer.content == b""
+            else:
+                assert_refused(answer, 405, "This method is not allowed here.", "invalid_request")
+        # A host that is not served is refused, each time.
+        for host in STRANGE_HOSTS * 2:
+            status, _, text = raw(site, post_bytes(site, body, path=path, host=host))
+            assert (host, status, json.loads(text)) == (
+                host, 400, envelope(400, "This host name is not served here.", "invalid_request")
+            )  # fmt: skip
+    # Two Host headers are refused.
+    two = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n"
+    status, _, text = raw(site, two.encode())
+    assert (status, json.loads(text)["error"]["message"]) == (400, "Send exactly one Host header.")
+    # An unknown path is not found.
+    for path in ("/api/v1/chat", "/v1/chat", f"{CHAT}x", f"{TEXT}/x"):
+        answer = site.post(body, path=path)
+        assert_refused(answer, 404, "There is no such route.", "not_found")
     site.assert_nothing_happened()
 
 
@@ -155,40 +131,19 @@ def test_a_served_host_is_accepted_in_any_spelling(site: Site, host: str) -> Non
     assert site.post(site.chat_body(), headers={"Host": host}).status_code == 200
 
 
-def test_two_host_headers_are_refused(site: Site) -> None:
-    status, _, answer = raw(
-        site, f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n".encode()
-    )
-    assert status == 400
-    assert json.loads(answer)["error"]["message"] == "Send exactly one Host header."
-
-
-def test_an_unknown_path_is_not_found(site: Site) -> None:
-    for path in ("/api/v1/chat", "/v1/chat", f"{CHAT}x", f"{TEXT}/x"):
-        answer = site.post(site.chat_body(), path=path)
-        assert_refused(answer, 404, "There is no such route.", "not_found")
-    site.assert_nothing_happened()
-
-
-def test_a_body_that_is_not_a_json_object_is_refused(site: Site) -> None:
-    site.publish()
+def test_a_wrong_body_is_refused_and_its_field_named(published: Site) -> None:
     for body, message in (
         (b"", "The body is not valid JSON."),
         (b"{", "The body is not valid JSON."),
         (b'{"model":"\xff"}', "The body is not valid UTF-8."),
         (b"[]", "The body must be a JSON object. (Expected object, got array)"),
     ):
-        assert_refused(site.post(None, data=body), 400, message, "invalid_request")
-    site.assert_nothing_happened()
-
-
-def test_a_wrong_field_is_named(site: Site) -> None:
-    site.publish()
+        assert_refused(published.post(None, data=body), 400, message, "invalid_request")
     text = "Expected float <= 2.0."
+    answer = published.chat(temperature=3)
     fields = {"temperature": text}
-    answer = site.chat(temperature=3)
     assert_refused(answer, 400, f"temperature: {text}", "invalid_request", fields=fields)
-    site.assert_nothing_happened()
+    published.assert_nothing_happened()
 
 
 def test_a_body_at_the_size_limit_passes_and_one_more_byte_does_not(

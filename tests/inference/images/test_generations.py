@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import requests
@@ -16,6 +16,7 @@ from tests.support.inference.pictures import DATA_URL, EDITS, GENERATIONS, PNG, 
 from tests.support.inference.site import Site, error_of
 from tests.support.ledger import assert_in_order
 from tests.support.simulator.pictures import make_png
+from tests.support.suite.tiers import draw_examples
 
 
 def ask(site: Site, path: str = ROUTER, **fields: Any) -> requests.Response:
@@ -89,63 +90,51 @@ def test_a_form_may_have_several_images_a_mask_and_options(site: Site) -> None:
     assert "provider" not in sent.body
 
 
-@pytest.mark.parametrize("path", [ROUTER, GENERATIONS])
-@pytest.mark.parametrize(
-    ("fields", "name"),
-    [
-        ({"prompt": ""}, "prompt"),
-        ({"prompt": None}, "prompt"),
-        ({"prompt": ["a"]}, "prompt"),
-        ({"n": 0}, "n"),
-        ({"n": 11}, "n"),
-        ({"n": "1"}, "n"),
-        ({"size": "huge"}, "size"),
-        ({"size": "0x0"}, "size"),
-        ({"size": "100000x1024"}, "size"),
-        ({"resolution": "8K"}, "resolution"),
-        ({"aspect_ratio": "16:10"}, "aspect_ratio"),
-        ({"size": "1024x1024", "aspect_ratio": "3:2"}, "aspect_ratio"),
-        ({"size": "1024x1024", "resolution": "4K"}, "resolution"),
-        ({"size": "2K", "resolution": "4K"}, "resolution"),
-        ({"quality": "best"}, "quality"),
-        ({"output_format": "bmp"}, "output_format"),
-        ({"output_compression": 101, "output_format": "jpeg"}, "output_compression"),
-        ({"output_compression": -1, "output_format": "jpeg"}, "output_compression"),
-        ({"output_compression": 99}, "output_compression"),
-        ({"output_compression": 99, "output_format": "png"}, "output_compression"),
-        ({"background": "transparent", "output_format": "jpeg"}, "background"),
-        ({"partial_images": 1}, "partial_images"),
-        ({"partial_images": 4, "stream": True}, "partial_images"),
-        ({"frame_count": 2}, "frame_count"),
-        ({"frame_count": 17, "output_format": "gif"}, "frame_count"),
-        ({"svg": {"model": "x"}}, "svg"),
-        ({"mask": reference()}, "mask"),
-        ({"input_fidelity": "high"}, "input_fidelity"),
-        ({"input_references": [reference()] * 17}, "input_references"),
-        ({"input_references": [{"type": "image_url"}]}, "input_references[0].image_url"),
-        ({"input_references": [reference("cat.png")]}, "input_references[0].image_url.url"),
-        (
-            {"input_references": [reference(), reference("data:image/png;base64,A")]},
-            "input_references[1].image_url.url",
-        ),
-        ({"input_references": [reference()], "mask": reference("x")}, "mask.image_url.url"),
-        ({"input_references": [reference()], "mask": reference(), "markup": reference()}, "markup"),
-        ({"response_format": "png"}, "response_format"),
-        ({"seed": 1.5}, "seed"),
-        ({"user": "a\n"}, "user"),
-        ({"stream": 1}, "stream"),
-        ({"provider": {"options": {"acme": {"n": 9}}}}, "provider.options.acme.n"),
-        ({"provider": {"options": {"acme": {"quality": "hd"}}}}, "provider.options.acme.quality"),
-    ],
-)
-def test_a_wrong_field_is_named_and_nothing_is_held(
-    site: Site, path: str, fields: dict[str, Any], name: str
-) -> None:
-    site.publish()
-    with unchanged():
-        error = error_of(ask(site, path, **fields), 400)
-        assert list(error["metadata"]["fields"]) == [name]
-        site.assert_nothing_happened()
+WRONG_FIELDS: Final[list[tuple[dict[str, Any], str]]] = [
+    ({"prompt": ""}, "prompt"),
+    ({"prompt": None}, "prompt"),
+    ({"prompt": ["a"]}, "prompt"),
+    ({"n": 0}, "n"),
+    ({"n": 11}, "n"),
+    ({"n": "1"}, "n"),
+    ({"size": "huge"}, "size"),
+    ({"size": "0x0"}, "size"),
+    ({"size": "100000x1024"}, "size"),
+    ({"resolution": "8K"}, "resolution"),
+    ({"aspect_ratio": "16:10"}, "aspect_ratio"),
+    ({"size": "1024x1024", "aspect_ratio": "3:2"}, "aspect_ratio"),
+    ({"size": "1024x1024", "resolution": "4K"}, "resolution"),
+    ({"size": "2K", "resolution": "4K"}, "resolution"),
+    ({"quality": "best"}, "quality"),
+    ({"output_format": "bmp"}, "output_format"),
+    ({"output_compression": 101, "output_format": "jpeg"}, "output_compression"),
+    ({"output_compression": -1, "output_format": "jpeg"}, "output_compression"),
+    ({"output_compression": 99}, "output_compression"),
+    ({"output_compression": 99, "output_format": "png"}, "output_compression"),
+    ({"background": "transparent", "output_format": "jpeg"}, "background"),
+    ({"partial_images": 1}, "partial_images"),
+    ({"partial_images": 4, "stream": True}, "partial_images"),
+    ({"frame_count": 2}, "frame_count"),
+    ({"frame_count": 17, "output_format": "gif"}, "frame_count"),
+    ({"svg": {"model": "x"}}, "svg"),
+    ({"mask": reference()}, "mask"),
+    ({"input_fidelity": "high"}, "input_fidelity"),
+    ({"input_references": [reference()] * 17}, "input_references"),
+    ({"input_references": [{"type": "image_url"}]}, "input_references[0].image_url"),
+    ({"input_references": [reference("cat.png")]}, "input_references[0].image_url.url"),
+    (
+        {"input_references": [reference(), reference("data:image/png;base64,A")]},
+        "input_references[1].image_url.url",
+    ),
+    ({"input_references": [reference()], "mask": reference("x")}, "mask.image_url.url"),
+    ({"input_references": [reference()], "mask": reference(), "markup": reference()}, "markup"),
+    ({"response_format": "png"}, "response_format"),
+    ({"seed": 1.5}, "seed"),
+    ({"user": "a\n"}, "user"),
+    ({"stream": 1}, "stream"),
+    ({"provider": {"options": {"acme": {"n": 9}}}}, "provider.options.acme.n"),
+    ({"provider": {"options": {"acme": {"quality": "hd"}}}}, "provider.options.acme.quality"),
+]
 
 
 def test_null_false_and_empty_members_ask_for_nothing(site: Site) -> None:
@@ -169,34 +158,39 @@ def test_null_false_and_empty_members_ask_for_nothing(site: Site) -> None:
 IMAGE = ("image", ("a.png", PNG))
 
 
-@pytest.mark.parametrize(
-    ("files", "fields", "name"),
-    [
-        ([], {}, "image"),
-        ([("image", ("a.txt", b"no image", "image/png"))], {}, "image"),
-        ([("image", ("a.png", b"", "image/png"))], {}, "image"),
-        ([("image[]", ("a.png", PNG)), ("image[]", ("b.png", b"GIF7"))], {}, "image[1]"),
-        ([IMAGE] * 17, {}, "image"),
-        ([IMAGE, ("audio", ("a.wav", b"RIFF"))], {}, "audio"),
-        ([IMAGE, *[("mask", ("a.png", PNG))] * 2], {}, "mask"),
-        ([IMAGE], {"n": "0"}, "n"),
-        ([IMAGE], {"n": "two"}, "n"),
-        ([IMAGE], {"stream": "yes"}, "stream"),
-        ([IMAGE], {"mask": DATA_URL}, "mask"),
-        ([IMAGE], {"prompt": ["a", "b"]}, "prompt"),
-        ([IMAGE], {"prompt": ""}, "prompt"),
-        ([IMAGE], {"size": "huge"}, "size"),
-    ],
-)  # fmt: skip
-def test_a_wrong_form_is_named_and_nothing_is_held(
-    site: Site, files: Any, fields: dict[str, Any], name: str
-) -> None:
-    site.publish()
+WRONG_FORMS: Final[list[tuple[list[Any], dict[str, Any], str]]] = [
+    ([], {}, "image"),
+    ([("image", ("a.txt", b"no image", "image/png"))], {}, "image"),
+    ([("image", ("a.png", b"", "image/png"))], {}, "image"),
+    ([("image[]", ("a.png", PNG)), ("image[]", ("b.png", b"GIF7"))], {}, "image[1]"),
+    ([IMAGE] * 17, {}, "image"),
+    ([IMAGE, ("audio", ("a.wav", b"RIFF"))], {}, "audio"),
+    ([IMAGE, *[("mask", ("a.png", PNG))] * 2], {}, "mask"),
+    ([IMAGE], {"n": "0"}, "n"),
+    ([IMAGE], {"n": "two"}, "n"),
+    ([IMAGE], {"stream": "yes"}, "stream"),
+    ([IMAGE], {"mask": DATA_URL}, "mask"),
+    ([IMAGE], {"prompt": ["a", "b"]}, "prompt"),
+    ([IMAGE], {"prompt": ""}, "prompt"),
+    ([IMAGE], {"size": "huge"}, "size"),
+]
+
+
+def test_a_wrong_field_or_form_is_named_and_nothing_is_held(published: Site) -> None:
     with unchanged():
-        # Without a file, the library would not send a form.
-        error = error_of(edit(site, *(files or [("quality", (None, "low"))]), **fields), 400)
-        assert list(error["metadata"]["fields"]) == [name]
-        site.assert_nothing_happened()
+        for fields, name in draw_examples(WRONG_FIELDS):
+            for path in (ROUTER, GENERATIONS):
+                error = error_of(ask(published, path, **fields), 400)
+                assert (fields, list(error["metadata"]["fields"])) == (fields, [name])
+        for files, fields, name in WRONG_FORMS:
+            # Without a file, the library would not send a form.
+            files = files or [("quality", (None, "low"))]
+            error = error_of(edit(published, *files, **fields), 400)
+            assert (files, fields, list(error["metadata"]["fields"])) == (files, fields, [name])
+        # Edits in JSON are sent to the other route.
+        error = error_of(ask(published, EDITS, input_references=[reference()]), 400)
+        assert "input_references of /images" in error["message"]
+    published.assert_nothing_happened()
 
 
 @pytest.mark.parametrize(("buffers", "status"), [(2, 429), (3, 200)])
@@ -207,13 +201,6 @@ def test_a_form_counts_with_the_base64_of_its_images(
     picture = PNG + bytes(300_000)
     settings.ORGANIZATION_BUFFERED_BYTES = buffers * len(picture)
     assert edit(site, ("image", ("a.png", picture, "image/png"))).status_code == status
-
-
-def test_edits_in_json_are_sent_to_the_other_route(site: Site) -> None:
-    site.publish()
-    error = error_of(ask(site, EDITS, input_references=[reference()]), 400)
-    assert "input_references of /images" in error["message"]
-    site.assert_nothing_happened()
 
 
 def test_the_end_users_name_never_leaves(site: Site) -> None:
@@ -303,16 +290,14 @@ def test_a_field_without_effect_goes_around_or_is_refused_by_name(site: Site) ->
     assert sent.body["seed"] == 7
 
 
-@pytest.mark.parametrize("outputs", [["text"], ["embeddings"], ["video"], ["rerank"]])
-def test_a_model_without_images_is_not_asked(site: Site, outputs: list[str]) -> None:
-    site.model.output_modalities = outputs
-    site.model.save_fields("output_modalities")
-    site.publish()
-    for path in (ROUTER, GENERATIONS):
-        error = error_of(ask(site, path), 404)
-        [excluded] = error["metadata"]["excluded"]
-        assert excluded["excluded_by"] == ["operation_not_supported"]
-    assert site.dialled() == []
+def test_a_model_without_images_is_not_asked(published: Site) -> None:
+    for output in ("text", "embeddings", "video", "rerank"):
+        published.produce(output)
+        for path in (ROUTER, GENERATIONS):
+            error = error_of(ask(published, path), 404)
+            [excluded] = error["metadata"]["excluded"]
+            assert (output, excluded["excluded_by"]) == (output, ["operation_not_supported"])
+    assert published.dialled() == []
 
 
 def test_an_image_that_the_balance_does_not_cover_is_refused(site: Site) -> None:

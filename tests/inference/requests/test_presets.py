@@ -234,30 +234,30 @@ def test_a_change_applies_to_the_next_request(published: Site) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_an_unknown_preset_is_404_by_name(published: Site) -> None:
-    before = snapshots.everything()
-    for fields, name in (
-        ({"preset": "nobody"}, "preset"),
-        ({"model": "@preset/nobody"}, "model"),
-        ({"model": "@preset/"}, "model"),
-        ({"preset": "x" * 65}, "preset"),
-        ({"preset": "é"}, "preset"),
-        ({"preset": "a\0b"}, "preset"),
-    ):
-        answer = published.chat(**fields)
-        assert answer.status_code == 404, answer.text
-        error = answer.json()["error"]["metadata"]
-        assert (error["error_type"], [*error["fields"]]) == ("preset_not_found", [name])
-    assert snapshots.everything() == before
-    published.assert_nothing_happened()
-
-
-@pytest.mark.django_db(transaction=True)
-def test_the_preset_of_another_workspace_or_tenant_is_not_found(published: Site) -> None:
+def test_a_preset_that_is_not_found_or_cannot_apply_is_refused(published: Site) -> None:
+    # The presets of another workspace and of another tenant are not found.
     make_preset(make_workspace(published.tenant.organization), "elsewhere", temperature=1)
     make_preset(factories.make_tenant().workspace, "foreign", temperature=1)
-    for slug in ("elsewhere", "foreign"):
-        assert published.chat(preset=slug).status_code == 404
+    make_preset(published.tenant.workspace, temperature=0.25)
+    with snapshots.unchanged():
+        for fields, name in (
+            ({"preset": "nobody"}, "preset"),
+            ({"preset": "elsewhere"}, "preset"),
+            ({"preset": "foreign"}, "preset"),
+            ({"model": "@preset/nobody"}, "model"),
+            ({"model": "@preset/"}, "model"),
+            ({"preset": "x" * 65}, "preset"),
+            ({"preset": "é"}, "preset"),
+            ({"preset": "a\0b"}, "preset"),
+        ):
+            answer = published.chat(**fields)
+            assert answer.status_code == 404, answer.text
+            error = answer.json()["error"]["metadata"]
+            assert (error["error_type"], [*error["fields"]]) == ("preset_not_found", [name])
+        # A message that chat cannot express takes no preset.
+        answer = published.ask(MESSAGES, preset="support", thinking={"type": "between_tools"})
+        assert answer.status_code == 400
+        assert "thinking" in answer.json()["error"]["message"]
     published.assert_nothing_happened()
 
 
@@ -290,12 +290,3 @@ def test_a_large_body_takes_a_preset_over(published: Site) -> None:
     make_preset(published.tenant.workspace, temperature=0.25)
     assert published.chat("word " * 40_000, preset="support").status_code == 200
     assert published.dialled()[-1].body["temperature"] == 0.25
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_message_that_chat_cannot_express_takes_no_preset(published: Site) -> None:
-    make_preset(published.tenant.workspace, temperature=0.25)
-    answer = published.ask(MESSAGES, preset="support", thinking={"type": "between_tools"})
-    assert answer.status_code == 400
-    assert "thinking" in answer.json()["error"]["message"]
-    published.assert_nothing_happened()

@@ -53,19 +53,7 @@ def test_tokens_are_counted_by_size_and_cost_nothing(site: Site) -> None:
     assert not site.dialled()
 
 
-def test_count_tokens_requires_a_valid_inference_key(site: Site) -> None:
-    for key, status, kind in (
-        ("sk-unknown", 401, "authentication_error"),
-        (site.tenant.management_key, 403, "permission_error"),
-    ):
-        refused = count(site, key)
-        assert (refused.status_code, refused.json()["type"]) == (status, "error")
-        assert refused.json()["error"]["type"] == kind
-    ApiKey.objects.update(disabled=True)
-    assert count(site).status_code == 401
-
-
-def test_count_tokens_refuses_an_invalid_request(site: Site) -> None:
+def test_count_tokens_refuses_an_invalid_request_and_other_keys(site: Site) -> None:
     refused = count(site, messages=[])
     assert refused.status_code == 400
     assert refused.json()["error"] == {
@@ -76,6 +64,15 @@ def test_count_tokens_refuses_an_invalid_request(site: Site) -> None:
             "fields": {"messages": "Expected array of length >= 1."},
         },
     }
+    for key, status, kind in (
+        ("sk-unknown", 401, "authentication_error"),
+        (site.tenant.management_key, 403, "permission_error"),
+    ):
+        refused = count(site, key)
+        assert (refused.status_code, refused.json()["type"]) == (status, "error")
+        assert refused.json()["error"]["type"] == kind
+    ApiKey.objects.update(disabled=True)
+    assert count(site).status_code == 401
 
 
 def test_a_message_costs_as_much_as_its_chat(published: Site) -> None:
@@ -167,31 +164,26 @@ MISSING = "Authentication is missing or invalid. Send 'Authorization: Bearer <AP
 TWO_KEYS = "Authorization and x-api-key hold different keys; send one of them."
 
 
-@pytest.mark.parametrize(
-    ("headers", "message"),
-    [
+def test_a_request_without_exactly_one_valid_key_is_refused(published: Site) -> None:
+    for headers, message in (
         ({}, MISSING),
         ({"x-api-key": "wrong"}, "The API key is not valid."),
         ({"Authorization": "Bearer wrong"}, "The API key is not valid."),
         ({"x-api-key": "KEY", "Authorization": "Basic eDp5"}, MISSING),
         ({"x-api-key": "KEY", "Authorization": "Bearer OTHER"}, TWO_KEYS),
-    ],
-)
-def test_a_request_without_exactly_one_valid_key_is_refused(
-    published: Site, headers: dict[str, str], message: str
-) -> None:
-    found = send(published, headers=as_keys(published, headers))
-    assert found.status_code == 401
-    assert found.json() == {
-        "type": "error",
-        "error": {
-            "type": "authentication_error",
-            "message": message,
-            "details": {"error_code": "authentication"},
-        },
-        "request_id": found.headers["request-id"],
-    }
-    assert found.headers["WWW-Authenticate"] == "Bearer"
+    ):
+        found = send(published, headers=as_keys(published, headers))
+        assert found.status_code == 401, headers
+        assert found.json() == {
+            "type": "error",
+            "error": {
+                "type": "authentication_error",
+                "message": message,
+                "details": {"error_code": "authentication"},
+            },
+            "request_id": found.headers["request-id"],
+        }
+        assert found.headers["WWW-Authenticate"] == "Bearer"
     published.assert_nothing_happened()
 
 
@@ -204,24 +196,19 @@ def test_a_key_may_be_sent_in_either_header(published: Site, names: tuple[str, .
     assert send(published, headers={name: values[name] for name in names}).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["chat/completions", "responses", "embeddings", "audio/speech"])
-@pytest.mark.parametrize(
-    ("headers", "message"),
-    [
-        ({"x-api-key": "KEY"}, None),
-        ({"x-api-key": "KEY", "Authorization": "Bearer  KEY"}, None),
-        ({"x-api-key": "wrong"}, "The API key is not valid."),
-        ({"x-api-key": "KEY", "Authorization": "Bearer OTHER"}, TWO_KEYS),
-    ],
-)
-def test_every_face_takes_the_key_in_either_header(
-    site: Site, path: str, headers: dict[str, str], message: str | None
-) -> None:
+def test_every_face_takes_the_key_in_either_header(site: Site) -> None:
     """A caller whose key is known gets as far as the body, which is no object."""
-    url = f"{site.server}/api/v1/{path}"
-    found = requests.post(url, json=[], headers=as_keys(site, headers), timeout=60)
-    assert found.status_code == (400 if message is None else 401)
-    assert message is None or found.json()["error"]["message"] == message
+    for path in ("chat/completions", "responses", "embeddings", "audio/speech"):
+        for headers, message in (
+            ({"x-api-key": "KEY"}, None),
+            ({"x-api-key": "KEY", "Authorization": "Bearer  KEY"}, None),
+            ({"x-api-key": "wrong"}, "The API key is not valid."),
+            ({"x-api-key": "KEY", "Authorization": "Bearer OTHER"}, TWO_KEYS),
+        ):
+            url = f"{site.server}/api/v1/{path}"
+            found = requests.post(url, json=[], headers=as_keys(site, headers), timeout=60)
+            assert found.status_code == (400 if message is None else 401), (path, headers)
+            assert message is None or found.json()["error"]["message"] == message
     site.assert_nothing_happened()
 
 
@@ -245,43 +232,31 @@ def test_another_key_on_a_kept_connection_is_another_caller(published: Site) -> 
     assert found == [200, 200, 403, 401]
 
 
-@pytest.mark.parametrize(
-    ("fields", "status", "kind"),
-    [
+def test_a_refusal_has_the_format_of_messages_and_stores_nothing(
+    published: Site, settings: LazySettings
+) -> None:
+    for fields, status, kind in (
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, 400, "invalid_request_error"),
         ({"model": "acme/unknown"}, 404, "not_found_error"),
         ({"session_id": "s" * 257}, 400, "invalid_request_error"),
         ({"session_id": "a\n"}, 400, "invalid_request_error"),
         ({"provider": {"options": {"acme": {"n": 2}}}}, 400, "invalid_request_error"),
-    ],
-)
-def test_a_refusal_stores_nothing(
-    published: Site, fields: dict[str, Any], status: int, kind: str
-) -> None:
-    found = send(published, **fields)
-    assert (found.status_code, found.json()["error"]["type"]) == (status, kind)
-    published.assert_nothing_happened()
-
-
-def test_a_caller_without_credits_gets_a_billing_error(published: Site) -> None:
+    ):
+        found = send(published, **fields)
+        assert (fields, found.status_code, found.json()["error"]["type"]) == (fields, status, kind)
+    # A caller without credits gets a billing error.
     poor = factories.make_tenant("Poor", credits_usd=0)
     found = send(published, headers={"x-api-key": poor.api_key})
     assert (found.status_code, found.json()["error"]["type"]) == (402, "billing_error")
     assert found.json()["error"]["details"]["error_code"] == "payment_required"
-    published.assert_nothing_happened()
-
-
-def test_other_methods_are_refused_in_the_messages_format(site: Site) -> None:
-    found = requests.get(f"{site.server}{MESSAGES}", timeout=60)
+    # Other methods and a large body are refused.
+    found = requests.get(f"{published.server}{MESSAGES}", timeout=60)
     assert (found.status_code, found.headers["Allow"]) == (405, "POST")
     assert found.json()["error"]["type"] == "invalid_request_error"
-
-
-def test_a_large_body_is_refused_in_the_messages_format(site: Site, settings: LazySettings) -> None:
     settings.MAX_REQUEST_BYTES = 10
-    found = send(site)
+    found = send(published)
     assert (found.status_code, found.json()["error"]["type"]) == (413, "request_too_large")
-    site.assert_nothing_happened()
+    published.assert_nothing_happened()
 
 
 def test_concurrent_messages_do_not_mix(published: Site) -> None:
