@@ -439,10 +439,13 @@ def test_an_error_is_numbered_after_the_events_that_were_delivered(
     mark: bytes,
 ) -> None:
     settings.STREAM_KEEPALIVE_INTERVAL = 0.05
-    hold_back(monkeypatch, mark)
+    sent = hold_back(monkeypatch, mark)
     codex.events = [*OPENED, ITEMS[0], PADDING, *ITEMS[1:], COMPLETED]
+    # The rest comes when the caller has the first events, or has lost them.
+    codex.pause = b"event: keepalive", sent
     body = {**AGENT, "stream": True}
     answer = site.post(body, path=RESPONSES, headers={"X-Request-Timeout": "3"})
+    sent.set()
     lines = answer.text.split("\n")
     events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
     *delivered, last = [event["type"] for event in events]

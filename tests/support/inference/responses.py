@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from typing import Any
 
 import pytest
@@ -101,18 +102,23 @@ def streamed(*chat: bytes, asks: Translated | None = None) -> list[Any]:
     return events_of(b"".join(map(translator(asks).feed, chat)))
 
 
-def hold_back(monkeypatch: pytest.MonkeyPatch, mark: bytes) -> None:
-    """Lets the first delivery of events with a mark wait until its request is over."""
+def hold_back(monkeypatch: pytest.MonkeyPatch, mark: bytes) -> threading.Event:
+    """Lets the first delivery of events with a mark wait until its request is over.
+
+    Returns what is set once another delivery was sent.
+    """
     send = ResponsesConnection.send_events
-    waiting = [mark]
+    waiting, sent = [mark], threading.Event()
 
     async def send_events(connection: ResponsesConnection, data: bytes) -> None:
         if waiting and mark in data:
             waiting.clear()
             await asyncio.Event().wait()
         await send(connection, data)
+        sent.set()
 
     monkeypatch.setattr(ResponsesConnection, "send_events", send_events)
+    return sent
 
 
 def events_of(data: bytes) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -102,7 +103,7 @@ class Upstream:
     """A local server that answers like the provider, or as it is told to.
 
     ``answer`` may be a function of the body, which returns a status and an answer. ``missing`` are
-    bytes that it promises and never sends.
+    bytes that it promises and never sends. ``pause`` are bytes before which it waits for an event.
     """
 
     kind: str
@@ -111,6 +112,7 @@ class Upstream:
     answer: Any = None
     events: list[Any] = field(default_factory=list)
     missing: int = 0
+    pause: tuple[bytes, threading.Event] | None = None
 
     def __call__(self, line: socket.socket, head: bytes, received: bytes) -> bool:
         is_stream = self.requested(head)[0] == PATHS[self.kind][1] and (
@@ -126,8 +128,15 @@ class Upstream:
         line.sendall(
             f"HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\n"
             f"Content-Length: {len(body) + self.missing}\r\n\r\n".encode()
-            + body
         )
+        if self.pause is not None:
+            mark, is_over = self.pause
+            first, found, rest = body.partition(mark)
+            line.sendall(first)
+            assert found, mark
+            assert is_over.wait(60)
+            body = found + rest
+        line.sendall(body)
         return True
 
     @property
