@@ -500,8 +500,8 @@ def _leave_disabled(
 ) -> tuple[list[ServedModel], list[str]]:
     """Returns the models to connect, and the slugs of those whose endpoint stays disabled.
 
-    One that could be enabled as it is was disabled for a reason. If its provider has changed since
-    its validation, or gets its first key now, it is connected again. Raises
+    An endpoint that could be enabled as it is stays as its owner left it. If its provider has
+    changed since its validation, or gets its first key now, it is connected again. Raises
     :class:`ConnectRefused` if no model is left.
     """
     if provider is None or (provider.is_keyless and wish.secret is not None):

@@ -606,7 +606,10 @@ class PrivateEndpoint(TimeLimitedModel, IdempotentModel, StatefulModel):
                 named = ", ".join(sorted(_UPSTREAM & changes.keys()))
                 advice = "To replace the deployment of an active endpoint, send activate too."
                 if self.status == self.Status.DISABLED:
-                    advice = "Enable it and send activate too, or delete it and create it anew."
+                    advice = (
+                        "Enable it, then send the change with activate; or delete it and create "
+                        "another one."
+                    )
                 raise AlreadyActive(
                     f"The endpoint is {self.status}; {named} can be changed in a draft only. "
                     f"{advice}",

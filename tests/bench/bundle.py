@@ -1,4 +1,4 @@
-"""Makes the bundled catalogue's prices anew: python -m tests.bench.bundle FILE --as-of DAY
+"""Renews the prices of the bundled catalogue: python -m tests.bench.bundle FILE --as-of DAY
 
 ``FILE`` is the price file of a release of the Python package litellm.
 """

@@ -291,7 +291,7 @@ def test_a_refusal_advises_what_is_possible(open_site: Site, manager: APIClient)
     draft = f"{ENDPOINTS}/{manager.post(ENDPOINTS, body_of(site)).json()['data']['id']}"
     assert_advised(address, nowhere, delete.format("draft", "give it a base_url of its own"))
     assert manager.delete(draft).status_code == 200
-    enable = "Enable it and send activate too, or delete it and create it anew."
+    enable = "Enable it, then send the change with activate; or delete it and create another one."
     own: dict[str, Any] = {"base_url": site.upstream.base_url}
     assert_advised(path, own, f"can be changed in a draft only. {enable}")
     # That is what helps.

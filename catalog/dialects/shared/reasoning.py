@@ -28,10 +28,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class HiddenThoughts:
-    """What nobody has signed of the thoughts of an answer that its caller excludes.
+    """The unsigned thoughts of an answer whose caller excludes reasoning.
 
-    Some models refuse the next turn of tools without it, so the caller gets it encoded, in one
-    piece where a stream has many.
+    Some models refuse the next turn of tools without them, so the caller gets them encoded: many
+    pieces of a stream together.
     """
 
     __slots__ = ("_texts", "waiting")

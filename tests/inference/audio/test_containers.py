@@ -158,7 +158,7 @@ def test_a_name_tells_the_extension(name: str, extension: str | None) -> None:
         (flac(44_101), "flac", (1001, 1001)),
         # A codec of MP3 in WAV, and a FLAC of unknown length: the lowest rate bounds them.
         (wav(1, codec=0x55), "wav", (502, 16_044)),
-        # So they do where no sample has so many bits.
+        # No sample has 592 bits: the lowest rate bounds this file too.
         (wav(1, bits=592), "wav", (502, 16_044)),
         (flac(0), "flac", (2, 84)),
         (b"ID3" + bytes(15_997), "wav", (1000, 16_000)),
