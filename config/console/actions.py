@@ -47,8 +47,8 @@ _CHUNK: Final = 500
 # A page or a session names at most this many rows one by one.
 _NAMED: Final = 200
 
-# What is foreseen tells of the requests of the last hour.
-_SEES_REQUESTS: Final = "inference.view_generation"
+# The permission to see requests, and what keys and organizations use and spend.
+SEES_REQUESTS: Final = "inference.view_generation"
 
 Message: TypeAlias = tuple[int, str]
 """The level of a message, as Django numbers it, and its text."""
@@ -263,7 +263,7 @@ def _name_in(form: type[Any], foresee: Callable[[Any], Sequence[str]] | None) ->
         def render_before_template(self) -> str:
             page: Any = self.request.dialog_page
             obj = page.get_object(self.request, unquote(str(self.object_id)))
-            tells = foresee if self.request.user.has_perm(_SEES_REQUESTS) else None
+            tells = foresee if self.request.user.has_perm(SEES_REQUESTS) else None
             context = {
                 "facts": [] if obj is None else page.facts_of(obj),
                 "sentences": [] if obj is None or tells is None else tells(obj),
@@ -440,7 +440,7 @@ class _BulkAction:
         is_across = _is_across(request)
         rows = list(queryset[:_NAMED] if is_across else queryset)
         name_tenants(rows)
-        tells = self.foresee if request.user.has_perm(_SEES_REQUESTS) else None
+        tells = self.foresee if request.user.has_perm(SEES_REQUESTS) else None
         context: dict[str, Any] = {
             "question": self.question,
             "rows": rows,

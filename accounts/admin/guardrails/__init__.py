@@ -14,7 +14,7 @@ from django.views.decorators.http import require_POST
 
 from accounts.admin import pickers
 from accounts.admin.forms import initial_workspace
-from accounts.admin.guardrails.backtest import SEES_REQUESTS, answer_backtest
+from accounts.admin.guardrails.backtest import answer_backtest
 from accounts.admin.guardrails.forms import GuardrailForm, KeysDialog, MembersDialog
 from accounts.admin.guardrails.shadows import (
     describe_enforcement,
@@ -37,7 +37,7 @@ from accounts.models import (
 from config.api.errors import InvalidRequest
 from config.audit.context import actor_of
 from config.changes.kinds import ChangeKind, FourEyes
-from config.console.actions import Message, deletion, transition
+from config.console.actions import SEES_REQUESTS, Message, deletion, transition
 from config.console.base import ReadOnlyInline
 from config.console.formatting import digest, nano_dollars
 from config.console.forms import RECORD, ConsoleForm, part

@@ -17,10 +17,10 @@ from django.urls import reverse
 from django.utils.html import format_html
 
 from accounts.models import ApiKey, Guardrail
+from config.console.actions import SEES_REQUESTS
 from config.console.formatting import render_table
 from inference.reports.backtest import DAYS, REASONS, Outcome, backtest
 
-SEES_REQUESTS: Final = "inference.view_generation"
 # Keys that the result names one by one.
 _NAMED: Final = 20
 

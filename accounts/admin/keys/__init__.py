@@ -25,7 +25,7 @@ from config.api.text import parse_uuid, plain_digits
 from config.changes.kinds import ChangeKind, FourEyes
 from config.changes.proposals import Difference
 from config.clocks.clock import clock
-from config.console.actions import Message, bulk_action, report, transition
+from config.console.actions import SEES_REQUESTS, Message, bulk_action, report, transition
 from config.console.base import ConsoleAdmin
 from config.console.formatting import label_renderer, nano_dollars, render_page, render_table
 from config.console.forms import ConsoleForm, part
@@ -39,8 +39,6 @@ from inference.reports.usage import subjects
 from inference.reports.usage.consequences import foresee_key, foresee_keys
 from inference.reports.usage.panel import show_usage
 
-# Who has it sees what a key sends and spends.
-_SEES_USE: Final = "inference.view_generation"
 _KINDS: Final = {"management": "info"}
 _KEY_STATES: Final = {
     "usable": "success", "expired": "warning", "paused": "warning", "revoked": "danger",
@@ -94,7 +92,7 @@ class ApiKeyForm(ConsoleForm):
 
 def _show_cancellations(request: HttpRequest, key: ApiKey) -> str | None:
     """Returns the table of a key's page."""
-    if not (_is_for_inference(key) and request.user.has_perm(_SEES_USE)):
+    if not (_is_for_inference(key) and request.user.has_perm(SEES_REQUESTS)):
         return None
     spans = (
         ("Today, of the latest 10,000 requests", sum_today(key)),
@@ -262,7 +260,7 @@ class ApiKeyAdmin(ConsoleAdmin):
     def read_columns(self, request: HttpRequest, rows: list[Any]) -> None:
         """Reads the meters and the sums of all keys with one query each, for who may see them."""
         super().read_columns(request, rows)
-        sees_use = request.user.has_perm(_SEES_USE)
+        sees_use = request.user.has_perm(SEES_REQUESTS)
         meters = Meter.objects.in_bulk([row.subject_id for row in rows]) if sees_use else {}
         for row in rows:
             row.meter = meters.get(row.subject_id)
@@ -273,7 +271,7 @@ class ApiKeyAdmin(ConsoleAdmin):
     def get_object(self, request: HttpRequest, object_id: str, from_field: Any = None) -> Any:
         """Returns a key, without its meter for who may not see it."""
         key: Any = super().get_object(request, object_id, from_field)
-        if key is not None and not request.user.has_perm(_SEES_USE):
+        if key is not None and not request.user.has_perm(SEES_REQUESTS):
             key.meter = None
         return key
 
@@ -282,7 +280,7 @@ class ApiKeyAdmin(ConsoleAdmin):
         # Keys name their workspaces, and these their organizations.
         rows = super().get_queryset(request)
         rows = rows.select_related("organization", "workspace__organization", "creator")
-        if not request.user.has_perm(_SEES_USE):
+        if not request.user.has_perm(SEES_REQUESTS):
             return rows.alias(spent_order=Value(0))
         month = clock.now().date().replace(day=1)
         meters = Meter.objects.filter(

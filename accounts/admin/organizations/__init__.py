@@ -26,7 +26,7 @@ from accounts.models.organizations import MAX_REASON
 from billing import grants
 from config.audit.context import actor_of
 from config.changes.kinds import ChangeKind, FourEyes
-from config.console.actions import Message, report, transition
+from config.console.actions import SEES_REQUESTS, Message, report, transition
 from config.console.base import ReadOnlyInline
 from config.console.formatting import nano_dollars
 from config.console.forms import NoteField, part
@@ -75,7 +75,7 @@ class SuspensionDialog(Dialog):
 
 
 def _find_anomalies(request: HttpRequest, organization: Organization) -> Any:
-    may_see = request.user.has_perm("inference.view_generation")
+    may_see = request.user.has_perm(SEES_REQUESTS)
     return find_anomalies(organization.pk) if may_see else ()
 
 

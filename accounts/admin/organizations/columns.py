@@ -25,6 +25,7 @@ from django.http import HttpRequest
 from accounts.models import Organization
 from billing.models import Account, Meter
 from config.clocks.clock import clock
+from config.console.actions import SEES_REQUESTS
 from config.console.base import ConsoleAdmin
 from config.console.formatting import rounded_dollars, short_dollars
 from config.console.lists.filters import make_filter
@@ -92,7 +93,7 @@ ActivityFilter = make_filter(
 # A filter would tell what the column hides.
 _NEEDS: Final[dict[Any, str]] = {
     BalanceFilter: "billing.view_account",
-    ActivityFilter: "inference.view_generation",
+    ActivityFilter: SEES_REQUESTS,
 }
 
 
@@ -109,7 +110,7 @@ class OrganizationColumns(ConsoleAdmin):
         rows = super().get_queryset(request)
         if "o" not in request.GET:
             return rows
-        sees_usage = request.user.has_perm("inference.view_generation")
+        sees_usage = request.user.has_perm(SEES_REQUESTS)
         return rows.alias(spent_order=_write_spending() if sees_usage else Value(0))
 
     def read_columns(self, request: HttpRequest, rows: list[Any]) -> None:
@@ -117,7 +118,7 @@ class OrganizationColumns(ConsoleAdmin):
         super().read_columns(request, rows)
         ids = [row.pk for row in rows]
         sees_money = request.user.has_perm("billing.view_account")
-        sees_usage = request.user.has_perm("inference.view_generation")
+        sees_usage = request.user.has_perm(SEES_REQUESTS)
         balances = _read_balances(ids) if sees_money else {}
         spent = _read_spending(ids) if sees_usage else {}
         used = _find_last_use(ids) if sees_usage else {}
