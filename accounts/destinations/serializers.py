@@ -178,8 +178,7 @@ class _DestinationFields(StrictSerializer):
         return list(dict.fromkeys(regions))
 
     def validate_api_key_hashes(self, hashes: list[str] | None) -> list[str] | None:
-        stored = frozenset(self.stored_entries("api_key_hashes"))
-        new = [each for each in hashes or () if each not in stored]
+        new = self.new_entries("api_key_hashes", hashes)
         require_keys(new, self.context["organization_id"])
         return hashes
 

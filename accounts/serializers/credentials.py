@@ -74,7 +74,7 @@ class _ByokFields(StrictSerializer):
     declared_zdr = FlagField(required=False, allow_null=True)
 
     def validate_allowed_models(self, names: list[str] | None) -> list[str] | None:
-        require_models(self._find_new("allowed_models", names), self.context["organization_id"])
+        require_models(self.new_entries("allowed_models", names), self.context["organization_id"])
         return names
 
     def validate_allowed_hosts(self, hosts: list[str] | None) -> list[str] | None:
@@ -83,14 +83,9 @@ class _ByokFields(StrictSerializer):
         return hosts
 
     def validate_allowed_api_key_hashes(self, hashes: list[str] | None) -> list[str] | None:
-        new = self._find_new("allowed_api_key_hashes", hashes)
+        new = self.new_entries("allowed_api_key_hashes", hashes)
         require_keys(new, self.context["organization_id"])
         return hashes
-
-    def _find_new(self, field: str, given: list[str] | None) -> list[str]:
-        """Returns the entries that the stored list has not: what that names may be gone."""
-        stored = frozenset(self.stored_entries(field))
-        return [each for each in given or () if each not in stored]
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if attrs.get("is_fallback") and attrs.get("is_byok_only"):
@@ -98,7 +93,7 @@ class _ByokFields(StrictSerializer):
         if "key" in attrs and (problem := find_problem(self.provider_of(attrs), attrs["key"])):
             raise ValidationError({"key": [problem]})
         if attrs.get("allowed_user_ids"):
-            new = self._find_new("allowed_user_ids", attrs["allowed_user_ids"])
+            new = self.new_entries("allowed_user_ids", attrs["allowed_user_ids"])
             members = {text: parse_uuid(text) for text in new}
             people = Member.objects.for_organization(self.context["organization_id"])
             found = people.filter(pk__in=list(filter(None, members.values())))

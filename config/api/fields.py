@@ -62,6 +62,11 @@ class StrictSerializer(serializers.Serializer[Any]):
         )
         return stored or ()
 
+    def new_entries(self, name: str, given: Iterable[str] | None) -> list[str]:
+        """Returns the given entries of a list that the updated row has not."""
+        stored = frozenset(self.stored_entries(name))
+        return [each for each in given or () if each not in stored]
+
     def to_internal_value(self, data: Any) -> Any:
         if not isinstance(data, Mapping):
             raise ValidationError("Must be a JSON object.")

@@ -213,8 +213,10 @@ def _is_in_use(
     active = active.filter(validation__host=host).select_related("private_provider")
     if credential is not None:
         active = active.filter(validation__credential=credential)
-    is_same = scope is HostScope.NAMED  # that scope names hosts, and not URLs
-    return any(is_same or each.upstream_url == endpoint.upstream_url for each in active)
+    if scope is HostScope.NAMED:
+        # Operators of that scope name hosts, and not URLs.
+        return active.exists()
+    return any(each.upstream_url == endpoint.upstream_url for each in active)
 
 
 def _may_call(credential: ByokCredential, model: LanguageModel) -> bool:

@@ -120,7 +120,7 @@ class Sessions:
 
     @property
     def seconds(self) -> float:
-        """What the sessions had cost when ``read`` was last called."""
+        """The CPU seconds that the sessions had cost at the last call of ``read``."""
         return self._ended + sum(self._seconds.values())
 
     def read(self) -> float:
